@@ -1,0 +1,28 @@
+"""saltus: differentiable simulation of systems that flow and jump.
+
+Importing saltus switches JAX to 64 bit.
+"""
+
+import jax as _jax
+
+_jax.config.update("jax_enable_x64", True)
+
+from .automaton import Exit, Mode, automaton
+from .control import PI, Fixed
+from .methods import Dopri5, Dopri8, Tsit5
+from .results import Result, ReverseOverReverse, SolveError
+from .signals import Ramps, Steps
+from .solution import EventLog, Solution
+from .solve import solve
+from .system import Event, HybridSystem, Instant, TimeEvent, every, from_function
+from .when import when
+
+__version__ = "0.1.0"
+
+# In the order a user meets them.
+__all__ = [
+    "HybridSystem", "Instant", "Event", "TimeEvent", "every", "Steps", "Ramps", "when",
+    "automaton", "Mode", "Exit", "from_function",
+    "solve", "Tsit5", "Dopri5", "Dopri8", "PI", "Fixed",
+    "Solution", "EventLog", "Result", "SolveError", "ReverseOverReverse",
+]  # fmt: skip

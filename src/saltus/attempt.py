@@ -1,0 +1,223 @@
+"""One step attempt, or one iteration of event location: the same with another length."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from .control import FORGOTTEN, PI
+from .firing import choose, guard_slopes, resolution, sigma
+from .leaves import Leaves
+from .locate import Candidate, Knots, look, quiet, side_after
+from .methods.explicit import error_norm, full_step, middle
+from .methods.tableaus import Tableau
+from .model import At, Model, Par
+from .record import FLOW, Carry, Knobs, Rows
+from .results import Result
+from .search import arrivals, begin_search, pick_first, polish, search
+from .staging import branch, staged
+
+REJECT, ACCEPT, LOOK, SEARCH = range(4)
+
+
+class Tried(NamedTuple):
+    """A step that was computed and not yet judged."""
+
+    h: Any  # its length, positive
+    at: At  # its end
+    k: Leaves  # the flow there
+    error: Any
+    finite: Any
+    at_target: Any
+    mids: Leaves  # guards in the middle, and their slopes in time
+    mid_slopes: Leaves
+    values: Leaves  # guards at the end, and their slopes in time
+    slopes: Leaves
+    landed: Any  # the search has reached its root
+
+
+def attempt(
+    model: Model, tab: Tableau, adaptive: bool, par: Par, knobs: Knobs, c: Carry
+) -> tuple[Carry, Rows]:
+    """Try a step and decide: reject, accept as one row, look closer, or go on searching."""
+    tried = staged(lambda: _try(model, tab, par, knobs, c))
+    if model.guards:
+        tried = staged(lambda: polish(model, par, c, tried))
+    row = Rows(
+        c.at.tau, c.at.w, c.at.i, sigma(par) * tried.h, jnp.full((), FLOW, jnp.int32),
+        (c.member,) * model.families,
+    )  # fmt: skip
+    verdict = staged(lambda: _verdict(model, adaptive, par, c, tried))
+    h, memory = staged(lambda: _next_length(tab, adaptive, knobs, c, tried, verdict))
+    counts = c.counts._replace(
+        steps=c.counts.steps + 1, evaluations=c.counts.evaluations + tab.stages - 1
+    )
+    c = c._replace(counts=counts)
+    cases = [
+        lambda: _reject(c, tried, h, adaptive),
+        lambda: _accept(model, par, c, tried),
+    ]
+    if model.guards:
+        cases.append(lambda: _look(model, par, knobs, c, tried))
+        cases.append(lambda: search(model, par, knobs, c, tried, _moved(c, tried)))
+    new = branch(verdict, cases, lazy=True)
+    full = counts.steps >= knobs.max_steps
+    running = new.code == int(Result.running)
+    stuck = (h <= resolution(new.at.tau)) & ~new.search.on
+    why = jnp.where(stuck, int(Result.step_underflow), int(Result.too_many_steps))
+    code = jnp.where((full | stuck) & running & (new.jump < 0), why, new.code)
+    return new._replace(code=code, h=h, error=memory), row
+
+
+def _try(model: Model, tab: Tableau, par: Par, knobs: Knobs, c: Carry) -> Tried:
+    sig, m = sigma(par), model.moving
+    tau, rest = c.at.tau, c.at.w[m:]
+    room = sig * (c.target - tau)
+    free = jnp.minimum(c.h, knobs.max_step)
+    at_target = ~c.search.on & (room <= 1.001 * free)
+    h = jnp.where(c.search.on, c.search.h, jnp.where(at_target, room, free))
+
+    def flow(s: Any, moving: Leaves) -> Leaves:
+        return model.flow(At(s, (*moving, *rest), c.at.i), par)
+
+    end, ks = full_step(tab, flow, tau, c.at.w[:m], sig * h, c.k1)
+    error = error_norm(tab, c.at.w[:m], end, sig * h, ks, knobs.rtol, knobs.atol)
+    total = error + sum(jnp.sum(v) for v in (*end, *ks[-1]))
+    end_tau = jnp.where(at_target, c.target, tau + sig * h)
+    at = At(end_tau, (*end, *rest), c.at.i)
+    values: Leaves = ()
+    slopes: Leaves = ()
+    mids: Leaves = ()
+    mid_slopes: Leaves = ()
+    if model.guards:
+        values, slopes = guard_slopes(model, at, par, ks[-1])
+        x_mid, k_mid = middle(tab, c.at.w[:m], sig * h, ks)
+        at_mid = At(tau + 0.5 * sig * h, (*x_mid, *rest), c.at.i)
+        mids, mid_slopes = guard_slopes(model, at_mid, par, k_mid)
+        total = total + sum(jnp.sum(v) for v in (*values, *mids))
+    finite = jnp.isfinite(total)
+    return Tried(
+        h, at, ks[-1], error, finite, at_target, mids, mid_slopes, values, slopes,
+        jnp.zeros((), bool),
+    )  # fmt: skip
+
+
+def _knots(c: Carry, tried: Tried, j: int, sig: Any) -> Knots:
+    g = sig * tried.h
+    return Knots(
+        c.values[j], g * c.slopes[j], tried.mids[j], g * tried.mid_slopes[j],
+        tried.values[j], g * tried.slopes[j],
+    )  # fmt: skip
+
+
+def _verdict(model: Model, adaptive: bool, par: Par, c: Carry, tried: Tried) -> Any:
+    """What to do with the step."""
+    ok = tried.finite
+    if adaptive:
+        ok = ok & (c.search.on | (tried.error <= 1.0))
+    good: Any = ACCEPT
+    if model.guards:
+        sig = sigma(par)
+        calm = jnp.ones((), bool)
+        for j in range(len(model.guards)):
+            calm = calm & jnp.all(quiet(_knots(c, tried, j, sig), c.sides[j]))
+        good = jnp.where(c.search.on, SEARCH, jnp.where(calm, ACCEPT, LOOK))
+    return jnp.where(ok, good, REJECT).astype(jnp.int32)
+
+
+def _next_length(
+    tab: Tableau, adaptive: bool, knobs: Knobs, c: Carry, tried: Tried, verdict: Any
+) -> tuple[Any, Any]:
+    """The next step's length and the controller's memory."""
+    if not adaptive:
+        return knobs.fixed, c.error
+    control = PI(*knobs.control)
+    log_error = jnp.log(jnp.maximum(tried.error, 1e-300))
+    factor = control.factor(log_error, c.error, tab.error_order)
+    grown = jnp.where(c.counts.bad > 0, jnp.minimum(factor, 1.0), factor) * tried.h
+    grown = jnp.where(tried.at_target, jnp.maximum(c.h, grown), grown)
+    grown = jnp.where(verdict == SEARCH, c.h, grown)
+    failed = jnp.where(tried.finite, jnp.minimum(factor, 0.9), 0.1) * tried.h
+    taken = (verdict == ACCEPT) | (verdict == LOOK)
+    memory = jnp.where(taken, jnp.maximum(log_error, FORGOTTEN), c.error)
+    return jnp.where(verdict == REJECT, failed, grown), memory
+
+
+def _reject(c: Carry, tried: Tried, h: Any, adaptive: bool) -> Carry:
+    """Try again with a shorter step, or give up with a name."""
+    bad = jnp.where(tried.finite, c.counts.bad, c.counts.bad + 1)
+    counts = c.counts._replace(rejected=c.counts.rejected + 1, bad=bad)
+    least = resolution(c.at.tau) + 1e-300
+    hopeless = (h <= least) | (bad >= 20) | (not adaptive)
+    why = jnp.where(tried.finite, int(Result.step_underflow), int(Result.non_finite))
+    code = jnp.where(hopeless, why, c.code)
+    return c._replace(counts=counts, code=code)
+
+
+def _moved(c: Carry, tried: Tried) -> Carry:
+    """The carry at the end of the step, one row further."""
+    sides = tuple(side_after(s, v) for s, v in zip(c.sides, tried.values, strict=True))
+    whole = jnp.zeros((), jnp.int32)
+    counts = c.counts._replace(rows=c.counts.rows + 1, chain=whole, bad=whole)
+    return c._replace(
+        at=tried.at, k1=tried.k, values=tried.values, slopes=tried.slopes, sides=sides,
+        counts=counts, search=c.search._replace(on=jnp.zeros((), bool)),
+    )  # fmt: skip
+
+
+def _accept(
+    model: Model, par: Par, c: Carry, tried: Tried, together: Leaves | None = None
+) -> Carry:
+    """A row without a crossing; it may end at a prescribed time, with guards that arrive there."""
+    moved = _moved(c, tried)
+    if together is None:
+        together = tuple(jnp.zeros_like(v, dtype=bool) for v in tried.values)
+    due = [(t, t) for t in together]
+    for k, action in enumerate(model.timed):
+        time = model.time_of(action, moved.at, par)
+        here = jnp.abs(time - moved.at.tau) <= resolution(moved.at.tau)
+        flag = tried.at_target & c.armed[k] & here
+        due.append((flag, flag))
+    return choose(model, moved._replace(together=together), due)
+
+
+def _look(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Carry:
+    """A guard may cross in this step: fire at its start, begin a search, or accept after all."""
+    sig = sigma(par)
+    seen: list[Candidate] = []
+    for j, action in enumerate(model.guards):
+        contact = action.reset is not None and not action.terminal
+        found = look(_knots(c, tried, j, sig), c.sides[j], action.direction * sig, contact)
+        seen.append(found)
+    c = c._replace(leaving=tuple(s.before for s in seen))
+    key, guard, member = pick_first([s.key for s in seen], model)
+    fire, rest = jnp.zeros((), bool), jnp.zeros((), bool)
+    for s in seen:
+        fire, rest = fire | jnp.any(s.fire), rest | jnp.any(s.rest)
+    which = jnp.where(fire, 1, jnp.where(rest, 2, jnp.where(jnp.isfinite(key), 3, 0)))
+
+    def fire_now() -> Carry:
+        flags = [(s.fire, jnp.zeros_like(s.fire)) for s in seen]
+        nothing = (jnp.zeros((), bool), jnp.zeros((), bool))
+        return choose(model, c, flags + [nothing] * len(model.timed))
+
+    cases = [
+        lambda: _arrive(model, par, c, tried),
+        fire_now,
+        lambda: c._replace(code=jnp.full((), int(Result.resting_contact), jnp.int32)),
+        lambda: c._replace(search=begin_search(seen, tried.h, key, guard, member)),
+    ]
+    return branch(staged(lambda: which.astype(jnp.int32)), cases)
+
+
+def _arrive(model: Model, par: Par, c: Carry, tried: Tried) -> Carry:
+    """Accept; guards that reach zero within rounding of a prescribed time join its batch."""
+    _, together = arrivals(model, par, c, tried)
+    together = tuple(t & tried.at_target for t in together)
+    new = _accept(model, par, c, tried, together)
+    sides = tuple(
+        jnp.where(t, b.astype(s.dtype), s)
+        for t, b, s in zip(together, c.leaving, new.sides, strict=True)
+    )
+    return new._replace(sides=sides)

@@ -1,0 +1,192 @@
+"""Named modes with exits, written as one `HybridSystem`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from .leaves import picture
+from .system import Direction, Event, HybridSystem, Instant, TimeEvent
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exit:
+    """Leave a mode for the mode `to` when `guard(now, p)` crosses zero.
+
+    `reset(now, p)` may change states on the way. With `when="level"` (the default) an exit whose
+    guard is already beyond zero when the mode is entered is taken at once; with `"edge"` it waits
+    for a crossing.
+    """
+
+    guard: Callable
+    to: str
+    reset: Callable | None = None
+    direction: Direction = "falling"
+    name: str | None = None
+    when: Literal["edge", "level"] = "level"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mode:
+    """A mode: its flow (states it leaves out stand still), its exits, its running cost."""
+
+    flow: Callable
+    exits: Sequence[Exit] = ()
+    rate: Callable | None = None
+
+
+def automaton(
+    modes: Mapping[str, Mode],
+    *,
+    events: Sequence[Event | TimeEvent] = (),
+    rate: Callable | None = None,
+    output: Callable | None = None,
+    inputs: Any = None,
+    units: dict | None = None,
+) -> HybridSystem:
+    """A system of named modes. Start it with `Instant(..., mode="name")`.
+
+    Model functions read the current mode as the integer `now.mode`. `events` hold in all modes;
+    `rate` too, unless the modes have their own.
+    """
+    names = tuple(modes)
+    _check(modes)
+    exits = [_exit(names, name, e) for name, mode in modes.items() for e in mode.exits]
+    taken: dict[str, int] = {}
+    for k, event in enumerate(exits):
+        taken[event.name] = taken.get(event.name, 0) + 1
+        if taken[event.name] > 1:
+            exits[k] = dataclasses.replace(event, name=f"{event.name} ({taken[event.name]})")
+    if any(m.rate is not None for m in modes.values()):
+        if rate is not None:
+            raise ValueError("automaton: give rate= for all modes or in the modes, not both.")
+        rate = _rates([m.rate for m in modes.values()])
+    return HybridSystem(
+        flow=_flows({name: m.flow for name, m in modes.items()}),
+        events=(*exits, *events),
+        rate=rate,
+        output=output,
+        inputs=inputs,
+        units=units,
+        modes=names,
+    )
+
+
+def _check(modes: Mapping[str, Mode]) -> None:
+    if not modes:
+        raise ValueError('automaton: no modes. Write automaton({"on": Mode(flow=...), ...}).')
+    for name, mode in modes.items():
+        if not isinstance(mode, Mode):
+            raise TypeError(
+                f'automaton: mode "{name}" is {mode!r}, expected a Mode. '
+                f'Write {{"{name}": Mode(flow=..., exits=[Exit(guard, to="...")])}}.'
+            )
+        if not callable(mode.flow):
+            raise TypeError(
+                f'automaton: the flow of mode "{name}" is {mode.flow!r}, expected a function '
+                "(now, p) -> x'."
+            )
+        for e in mode.exits:
+            if not isinstance(e, Exit):
+                raise TypeError(
+                    f'automaton: an exit of mode "{name}" is {e!r}, expected an Exit. '
+                    'Write exits=[Exit(guard=..., to="...")].'
+                )
+            if e.to not in modes:
+                raise ValueError(
+                    f'automaton: mode "{name}" exits to "{e.to}", which is not one of '
+                    f'{list(modes)}. Write Exit(guard, to="{next(iter(modes))}").'
+                )
+
+
+def _gate(now: Instant, p: Any, k: int) -> tuple[Instant, Any]:
+    """The same values, but without derivatives where mode `k` is not the current one.
+
+    A mode's flow may be singular elsewhere; this keeps 0 * inf out of reverse mode.
+    """
+    here = now.mode == k
+
+    def gate(v: Any) -> Any:
+        dtype = getattr(v, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+            return v
+        return jnp.where(here, v, jax.lax.stop_gradient(v))
+
+    return jax.tree.map(gate, (now, p))
+
+
+def _flows(flows: dict[str, Callable]) -> Callable:
+    def flow(now: Instant, p: Any) -> Any:
+        values = []
+        for k, (name, fn) in enumerate(flows.items()):
+            value = _complete(now.x, fn(*_gate(now, p, k)))
+            want, got = jax.tree.structure(now.x), jax.tree.structure(value)
+            if got != want:
+                raise ValueError(
+                    f'mode "{name}": the flow returned {picture(value)}, but x is '
+                    f"{picture(now.x)}. Return x' with the fields of x; entries of a dict that "
+                    "stand still may be left out."
+                )
+            values.append(value)
+        return _pick(now.mode, values)
+
+    return flow
+
+
+def _complete(x: Any, dx: Any) -> Any:
+    """States that a mode does not mention stand still."""
+    if isinstance(x, dict) and isinstance(dx, dict) and set(dx) <= set(x):
+        return {k: dx[k] if k in dx else jax.tree.map(jnp.zeros_like, v) for k, v in x.items()}
+    return dx
+
+
+def _rates(rates: list[Callable | None]) -> Callable:
+    def rate(now: Instant, p: Any) -> Any:
+        values = [None if fn is None else fn(*_gate(now, p, k)) for k, fn in enumerate(rates)]
+        like = next(v for v in values if v is not None)
+        zero = jax.tree.map(jnp.zeros_like, like)
+        return _pick(now.mode, [zero if v is None else v for v in values])
+
+    return rate
+
+
+def _pick(mode: Any, values: list) -> Any:
+    structures = {jax.tree.structure(v) for v in values}
+    if len(structures) > 1:
+        shown = "; ".join(str(s) for s in structures)
+        raise ValueError(
+            f"automaton: the rates of the modes have different structures: {shown}. Return the "
+            "same fields in every mode."
+        )
+
+    def one(*leaves: Any) -> Any:
+        out = jnp.asarray(leaves[-1])
+        for k in range(len(leaves) - 2, -1, -1):
+            out = jnp.where(mode == k, leaves[k], out)
+        return out
+
+    return jax.tree.map(one, *values)
+
+
+def _exit(names: tuple[str, ...], name: str, e: Exit) -> Event:
+    k, target = names.index(name), names.index(e.to)
+
+    def guard(now: Instant, p: Any) -> Any:
+        return e.guard(*_gate(now, p, k))
+
+    def reset(now: Instant, p: Any) -> Instant:
+        after = now if e.reset is None else e.reset(now, p)
+        return after.replace(mode=target) if isinstance(after, Instant) else after
+
+    return Event(
+        name=e.name or f"{name} -> {e.to}",
+        guard=guard,
+        reset=reset,
+        direction=e.direction,
+        when=e.when,
+        active=lambda now, p: now.mode == k,
+    )

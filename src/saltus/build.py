@@ -1,0 +1,294 @@
+"""From what users write to a `Model`: every function traced, every structure checked.
+
+Errors appear here, before the first step: what was wrong, what was expected, the line to write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .checks import flow_leaves, guard_leaves, rate_leaves, reset_leaves, time_leaf, truth_leaf
+from .leaves import Leaves, aval, split
+from .model import Action, Fn, Model
+from .signals import Signal, is_signal
+from .system import DIRECTIONS, Event, HybridSystem, Instant, Ticks, TimeEvent
+from .trace import is_tracer, trace
+from .when import Kinks, find_kinks, uses_when
+
+
+class Parts(NamedTuple):
+    """The leaves of a start and of parameters."""
+
+    t: Any
+    x: Leaves
+    d: Leaves
+    d_others: Leaves
+    mode: Any
+    p: Leaves
+    p_others: Leaves
+    signals: tuple[Signal, ...]
+
+
+class Built(NamedTuple):
+    model: Model
+    floats: list  # closed-over values that may carry derivatives
+    others: list  # closed-over values that do not
+    ticks: list  # the functions or numbers (period, offset) of each ticking event
+
+
+_cache: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_models: dict[Model, Model] = {}
+
+
+def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Parts]:
+    """The shapes and leaves of everything a solve is given."""
+    if not isinstance(system, HybridSystem):
+        raise TypeError(
+            f"solve: the system is {type(system).__name__}, expected a HybridSystem. "
+            "Write saltus.HybridSystem(flow=...), or saltus.automaton({...})."
+        )
+    if not isinstance(start, Instant):
+        raise TypeError(
+            f"solve: the start is {type(start).__name__}, expected an Instant. "
+            "Write saltus.Instant(t=0.0, x={...})."
+        )
+    x_shape, x, _ = split(start.x, floats_only=True)
+    if x_shape.statics or "k" in x_shape.kinds:
+        raise TypeError(
+            f"solve: x contains {x_shape.statics!r}, expected real numbers and arrays of them. "
+            "Put discrete things into d, and split complex numbers into two."
+        )
+    if not x:
+        raise ValueError(
+            "solve: the start has no differential states. Write Instant(t=0.0, x=...)."
+        )
+    d_shape, d, d_others = split(start.d)
+    p_shape, pf, po = split(p)
+    mode = _mode(system, start.mode)
+    signals, u_tree = _signals(system, p)
+    t = jnp.asarray(start.t, dtype=jnp.float64)
+    if t.ndim:
+        raise ValueError(f"solve: the start time has shape {t.shape}, expected a number.")
+    parts = Parts(t, x, d, d_others, mode, pf, po, signals)
+    return (x_shape, d_shape, p_shape, u_tree), parts
+
+
+def _mode(system: HybridSystem, mode: Any) -> Any:
+    if not system.modes:
+        if mode is not None:
+            raise ValueError(
+                f"solve: the start names mode {mode!r}, but this system has no modes. Build it "
+                "with saltus.automaton({...}), or leave mode out."
+            )
+        return None
+    if mode is None or (isinstance(mode, str) and mode not in system.modes):
+        raise ValueError(
+            f"solve: the start's mode is {mode!r}, expected one of {list(system.modes)}. Write "
+            f'Instant(t=..., x=..., mode="{system.modes[0]}").'
+        )
+    if isinstance(mode, str):
+        mode = system.modes.index(mode)
+    if not is_tracer(mode) and not 0 <= int(mode) < len(system.modes):
+        raise ValueError(
+            f"solve: the start's mode is number {int(mode)}, expected 0 to "
+            f"{len(system.modes) - 1} for {list(system.modes)}."
+        )
+    return jnp.asarray(mode, dtype=jnp.int32)
+
+
+def _signals(system: HybridSystem, p: Any) -> tuple[tuple[Signal, ...], Any]:
+    if system.inputs is None:
+        return (), None
+    tree = system.inputs(p) if callable(system.inputs) else system.inputs
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_signal)
+    for leaf in leaves:
+        if not is_signal(leaf):
+            raise TypeError(
+                f"HybridSystem: inputs gave {leaf!r}, expected signals. Write "
+                "inputs=lambda p: saltus.Steps(times, p.values)."
+            )
+    return tuple(leaves), treedef
+
+
+class _Tracer:
+    """Traces the functions of one system for one signature, collecting what they close over."""
+
+    def __init__(self, system: HybridSystem, shapes: tuple, parts: Parts):
+        self.x, self.d, self.p, self.u_tree = shapes
+        whole = jax.ShapeDtypeStruct((), jnp.int32)
+        self.groups = [
+            [aval(parts.t)],
+            [aval(v) for v in parts.x],
+            [aval(v) for v in parts.d],
+            [aval(v) for v in parts.d_others],
+            [whole] if system.modes else [],
+            [_signal_aval(s) for s in parts.signals],
+            [whole],
+            [aval(v) for v in parts.p],
+            [aval(v) for v in parts.p_others],
+        ]
+        self.ticking = [e.next_time for e in system.events if _ticks(e)]
+        self.first_tick = 2 + len(parts.p) + 2 * len(parts.signals)
+        self.first_float = self.first_tick + 2 * len(self.ticking)
+        self.first_other = len(parts.p_others)
+        self.floats: list = []
+        self.others: list = []
+
+    @property
+    def avals(self) -> list:
+        return [a for group in self.groups for a in group]
+
+    def arguments(self, flat: tuple) -> tuple[Instant, Any]:
+        """Flat arguments as the user's (now, p)."""
+        cut, k = [], 0
+        for group in self.groups:
+            cut.append(flat[k : k + len(group)])
+            k += len(group)
+        t, x, d, d_others, mode, u, member, p, p_others = cut
+        now = Instant(
+            t=t[0],
+            x=self.x.join(x, ()),
+            d=self.d.join(d, d_others),
+            u=None if self.u_tree is None else jax.tree.unflatten(self.u_tree, list(u)),
+            member=member[0],
+            mode=mode[0] if mode else None,
+        )
+        return now, self.p.join(p, p_others)
+
+    def flat(self, fn: Callable) -> Callable:
+        """`fn(now, p)` on flat arguments."""
+        return lambda *flat: fn(*self.arguments(flat))
+
+    def fn(self, fn: Callable) -> Fn:
+        """`fn(now, p) -> leaves` as an `Fn`."""
+        return self.flat_fn(self.flat(fn), self.avals)
+
+    def flat_fn(self, fn: Callable, avals: list) -> Fn:
+        traced, consts = trace(fn, avals)
+        return Fn(traced, tuple(self._slot(v) for v in consts))
+
+    def _slot(self, value: Any) -> tuple[str, int]:
+        """The place of a closed-over value: with the parameters if it may carry derivatives."""
+        moves = is_tracer(value) and jnp.issubdtype(value.dtype, jnp.floating)
+        pool = self.floats if moves else self.others
+        where = next((j for j, v in enumerate(pool) if v is value), None)
+        if where is None:
+            where = len(pool)
+            pool.append(value)
+        return ("f", self.first_float + where) if moves else ("i", self.first_other + where)
+
+
+def _signal_aval(signal: Signal) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(signal.values.shape[1:], signal.values.dtype)
+
+
+def _ticks(event: Any) -> bool:
+    return isinstance(event, TimeEvent) and isinstance(event.next_time, Ticks)
+
+
+def build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
+    """The model of a system for these shapes, from the cache where it was built before."""
+    signature = (shapes, tuple((a.shape, a.dtype) for a in map(aval, jax.tree.leaves(parts))))
+    per_system = _cache.setdefault(system, {})
+    if signature in per_system:
+        return per_system[signature]
+    tracer = _Tracer(system, shapes, parts)
+    x, d, p, u_tree = shapes
+    flow, kinks, q, q_dtypes = _flow(system, tracer, parts)
+    output = None if system.output is None else _output(tracer, system.output)
+    actions = _actions(system, tracer, parts, kinks)
+    slot = 2 + len(parts.p)
+    signals = tuple((type(s), slot + 2 * j) for j, s in enumerate(parts.signals))
+    model = Model(
+        x=x, q=q, d=d, p=p, modes=system.modes, signals=signals, u_tree=u_tree,
+        kinks=kinks.size if kinks else 0, ticks=len(tracer.ticking),
+        first_tick=tracer.first_tick, n_p=(len(parts.p), len(parts.p_others)),
+        n_theta=tracer.first_float + len(tracer.floats),
+        n_iota=tracer.first_other + len(tracer.others), flow_fn=flow, output_fn=output,
+        actions=actions, dtypes=(*(v.dtype for v in parts.x), *q_dtypes),
+    )  # fmt: skip
+    model = _models.setdefault(model, model)
+    built = Built(model, tracer.floats, tracer.others, tracer.ticking)
+    if not any(map(is_tracer, (*tracer.floats, *tracer.others))):
+        per_system[signature] = built
+    return built
+
+
+def _flow(
+    system: HybridSystem, tracer: _Tracer, parts: Parts
+) -> tuple[Fn, Kinks | None, Any, list]:
+    """Flow and rate as one function, and what `when` marked in them."""
+    found: dict = {"shape": split(None)[0], "dtypes": []}
+
+    def both(now: Instant, p: Any) -> list:
+        moving = flow_leaves(tracer.x, parts.x, system.flow(now, p))
+        if system.rate is not None:
+            moving += rate_leaves(system.rate(now, p), found)
+        return moving
+
+    fn = tracer.fn(both)
+    kinks = None
+    if uses_when(fn.traced.jaxpr):
+        kinks = find_kinks(tracer.flat(both), tracer.avals)
+        flags = jax.ShapeDtypeStruct((kinks.size,), jnp.int32)
+        fn = tracer.flat_fn(kinks.flow, [flags, *tracer.avals])
+    return fn, kinks, found["shape"], found["dtypes"]
+
+
+def _output(tracer: _Tracer, output: Callable) -> Fn:
+    found: dict = {}
+
+    def flat(now: Instant, p: Any) -> list:
+        leaves, found["tree"] = jax.tree.flatten(output(now, p))
+        return [jnp.asarray(v) for v in leaves]
+
+    fn = tracer.fn(flat)
+    return Fn(fn.traced, fn.slots, found["tree"])
+
+
+def _actions(
+    system: HybridSystem, tracer: _Tracer, parts: Parts, kinks: Kinks | None
+) -> tuple[Action, ...]:
+    """Events in order of declaration, then kinks, breakpoints of inputs, and the stop."""
+    actions: list[Action] = []
+    for event in system.events:
+        owner = f'event "{event.name}"'
+        reset = None
+        if event.reset is not None:
+            shapes = (tracer.x, tracer.d)
+            reset = tracer.fn(reset_leaves(owner, event.reset, shapes, parts, system.modes))
+        kind = "guard" if isinstance(event, Event) else "ticks" if _ticks(event) else "time"
+        new = Action(
+            kind, event.name, terminal=event.terminal, reset=reset, logged=True,
+            index=sum(a.kind == kind for a in actions),
+        )  # fmt: skip
+        if isinstance(event, Event):
+            new = _guarded(owner, tracer, event, new)
+        elif kind == "time":
+            new = dataclasses.replace(new, next_time=tracer.fn(time_leaf(owner, event.next_time)))
+        actions.append(new)
+    if kinks is not None:
+        guard = tracer.flat_fn(lambda *flat: [kinks.guard(*flat)], tracer.avals)
+        place = sum(a.kind == "guard" for a in actions)
+        actions.append(
+            Action("guard", "kink", size=kinks.size, index=place, guard=guard, kink=True)
+        )
+    for j in range(len(parts.signals)):
+        actions.append(Action("signal", f"input {j}", index=j))
+    return (*actions, Action("stop", "end"))
+
+
+def _guarded(owner: str, tracer: _Tracer, event: Event, new: Action) -> Action:
+    found: dict = {}
+    guard = tracer.fn(guard_leaves(owner, event.guard, found))
+    active = None if event.active is None else tracer.fn(truth_leaf(owner, event.active))
+    return dataclasses.replace(
+        new, direction=DIRECTIONS[event.direction], level=event.when == "level",
+        size=found["size"], guard=guard, active=active,
+    )  # fmt: skip

@@ -1,0 +1,367 @@
+"""Solutions as files, data frames and datasets.
+
+A saved solution is an `.npz` of plain arrays and one JSON text, `header`, that says what they are.
+Its dense output is the polynomial through `NODES` points of every step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .course import Course
+from .extras import need
+from .results import Result, SolveError
+from .solution import EventLog, Presented, Stats
+from .system import Instant
+from .tables import is_traced, label, named, unit_of
+
+FORMAT = 1
+NODES = 0.5 - 0.5 * np.cos(np.pi * np.arange(9) / 8)  # Chebyshev points, both ends among them
+BETWEEN = 0.5 * (NODES[1:] + NODES[:-1])
+
+
+# -- files --------------------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SavedSolution(Presented):
+    """A solution read from a file: numbers as they were, dense output by interpolation.
+
+    It does not know the model any more, so nothing in it can be differentiated. `interpolation`
+    is the largest difference, by name, that was seen between the dense output kept in the file and
+    that of the solve.
+    """
+
+    t: Any
+    y: Any
+    reached: Any
+    integral: Any
+    final: Instant
+    last: Instant
+    start: Any
+    result: Any
+    stats: Stats
+    events: EventLog
+    names: tuple[str, ...]
+    modes: tuple[str, ...]
+    units: Any
+    kept: tuple[Course, ...]  # one, or one per lane of a batch
+    interpolation: dict[str, float]
+
+    def __call__(self, t: Any, side: str = "right") -> Any:
+        """The output at any time; `side="left"` gives the limit from before a jump."""
+        if side not in ("right", "left"):
+            raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
+        if np.ndim(self.result):
+            lanes = [self[k](t, side) for k in range(len(self.kept))]
+            return jax.tree.map(lambda *v: np.stack(v), *lanes)
+        return _interpolate(self.kept[0], np.asarray(t, dtype=float), side)
+
+    def __getitem__(self, lane: int) -> SavedSolution:
+        """One solution of a batch."""
+        if np.ndim(self.result) == 0:
+            raise TypeError("this is one solution, not a batch: sol[k] is for solves under vmap.")
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        arrays = ("t", "y", "reached", "integral", "final", "last", "start", "result", "stats")
+        for name in (*arrays, "events"):
+            fields[name] = jax.tree.map(lambda v: v[lane], fields[name])
+        fields["events"] = _cut(fields["events"])
+        return SavedSolution(**{**fields, "kept": (self.kept[lane],)})
+
+    def check(self) -> SavedSolution:
+        """Raise if the solve had failed."""
+        codes = np.asarray(self.result).reshape(-1)
+        if np.any(codes > int(Result.terminated)):
+            result, t = Result(int(codes.max())), float(np.max(np.asarray(self.last.t)))
+            raise SolveError(repr(self), result=result, t=t, event=None, solution=self)
+        return self
+
+    def course(self, fractions: Any) -> Course:
+        """The output at `fractions` of every step, for plots."""
+        kept, matrix = self.kept[0], _matrix(np.asarray(fractions, dtype=float))
+        t = kept.t[:, :1] + np.asarray(fractions) * (kept.t[:, -1:] - kept.t[:, :1])
+        y = jax.tree.map(lambda v: np.einsum("fk,rk...->rf...", matrix, v), kept.y)
+        return Course(t, y, kept.piece, kept.mode)
+
+
+def save(sol: Any, path: Any) -> Path:
+    """Write a solution to `path` (`.npz` is added where it is missing)."""
+    _numbers(sol, "sol.save()")
+    path = Path(path)
+    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    if np.ndim(sol.result) > 1:
+        raise ValueError(
+            f"sol.save(): a batch of shape {sol.result.shape}; one axis is possible. Save sol[k]."
+        )
+    kept, interpolation = _keep(sol)
+    log = sol.events
+    arrays: list[np.ndarray] = []
+    header = {
+        "format": FORMAT,
+        "made by": "saltus",
+        "names": list(sol.names),
+        "modes": list(sol.modes),
+        "units": dict(sol.units or ()),
+        "families": list(log.families),
+        "interpolation": interpolation,
+        "fields": {
+            name: _encode(value, arrays)
+            for name, value in {
+                "t": sol.t, "y": sol.y, "reached": sol.reached, "integral": sol.integral,
+                "final": _fields(sol.final), "last": _fields(sol.last), "start": sol.start,
+                "result": sol.result, "stats": _fields(sol.stats), "kept": kept,
+                "events": {
+                    "t": log.t, "which": log.which, "member": log.member, "count": log.count,
+                    "before": _fields(log.before), "after": _fields(log.after),
+                },
+            }.items()
+        },
+    }  # fmt: skip
+    content: dict[str, Any] = {f"a{k}": a for k, a in enumerate(arrays)}
+    with path.open("wb") as file:
+        np.savez_compressed(file, header=np.asarray(json.dumps(header)), **content)
+    return path
+
+
+def load(path: Any) -> SavedSolution:
+    """Read a solution that was written with `save`."""
+    path = Path(path)
+    if not path.exists() and path.suffix != ".npz":
+        path = path.with_name(path.name + ".npz")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            arrays = {name: file[name] for name in file.files if name != "header"}
+        if header["format"] != FORMAT:
+            raise ValueError(f"format {header['format']}, this version reads format {FORMAT}")
+        parts = {name: _decode(code, arrays) for name, code in header["fields"].items()}
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"Solution.load: {path} is not a solution written by sol.save() ({error})."
+        ) from error
+    names, modes = tuple(header["names"]), tuple(header["modes"])
+    units = tuple(sorted(header["units"].items())) or None
+    kept = tuple(Course(*fields) for fields in parts.pop("kept"))
+    log = parts.pop("events")
+    events = EventLog(
+        log["t"], log["which"], log["member"], Instant(**log["before"]), Instant(**log["after"]),
+        log["count"], names, tuple(header["families"]), modes, units,
+    )  # fmt: skip
+    final, last = Instant(**parts.pop("final")), Instant(**parts.pop("last"))
+    return SavedSolution(
+        **parts | {"final": final, "last": last, "stats": Stats(**parts["stats"])},
+        events=events, names=names, modes=modes, units=units, kept=kept,
+        interpolation=header["interpolation"],
+    )  # fmt: skip
+
+
+def _fields(module: Any) -> dict:
+    return {f.name: getattr(module, f.name) for f in dataclasses.fields(module)}
+
+
+def _keep(sol: Any) -> tuple[list, dict[str, float]]:
+    """The course at the nodes, lane by lane, and how well it interpolates."""
+    lanes = [sol] if np.ndim(sol.result) == 0 else [sol[k] for k in range(len(sol.result))]
+    kept, worst = [], {}
+    for lane in lanes:
+        whole = lane.course(np.concatenate([NODES, BETWEEN]))
+        m = len(NODES)
+        nodes = jax.tree.map(lambda v: v[:, :m], whole.y)  # noqa: B023
+        between = jax.tree.map(lambda v: v[:, m:], whole.y)  # noqa: B023
+        matrix = _matrix(BETWEEN)
+        for (name, a), b in zip(named(nodes, "y").items(), jax.tree.leaves(between), strict=True):
+            if np.issubdtype(a.dtype, np.floating) and a.size:
+                off = np.max(np.abs(np.einsum("fk,rk...->rf...", matrix, a) - b))
+                worst[name] = max(worst.get(name, 0.0), float(off))
+        kept.append([whole.t[:, :m], nodes, whole.piece, whole.mode])
+    return kept, worst
+
+
+def _matrix(fractions: Any) -> np.ndarray:
+    """Barycentric interpolation from the nodes to `fractions` of a step (rows sum to 1)."""
+    signs = np.where(np.arange(len(NODES)) % 2, -1.0, 1.0)
+    signs[[0, -1]] *= 0.5
+    off = np.reshape(fractions, -1)[:, None] - NODES
+    hit = np.abs(off) < 1e-14
+    weights = signs / np.where(hit, 1.0, off)
+    weights = np.where(hit.any(axis=1, keepdims=True), hit.astype(float), weights)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _interpolate(kept: Course, t: np.ndarray, side: str) -> Any:
+    first, last = kept.t[:, 0], kept.t[:, -1]
+    sign = -1.0 if last[-1] < first[0] else 1.0
+    flat = t.reshape(-1)
+    slack = 16 * np.finfo(float).eps * np.abs(flat)
+    if side == "right":
+        row = np.searchsorted(sign * first, sign * flat + slack, side="right") - 1
+    else:
+        row = np.searchsorted(sign * last, sign * flat - slack, side="left")
+    row = np.clip(row, 0, len(first) - 1)
+    inside = (sign * (flat - first[0]) >= -slack) & (sign * (flat - last[-1]) <= slack)
+    length = last[row] - first[row]
+    fraction = (flat - first[row]) / np.where(length == 0, 1.0, length)
+    matrix = _matrix(np.clip(fraction, 0.0, 1.0))
+
+    def one(v: np.ndarray) -> np.ndarray:
+        if not np.issubdtype(v.dtype, np.floating):
+            return v[row, 0].reshape(t.shape + v.shape[2:])
+        y = np.einsum("pk,pk...->p...", matrix, v[row])
+        y[~inside] = np.nan
+        return y.reshape(t.shape + v.shape[2:])
+
+    return jax.tree.map(one, kept.y)
+
+
+def _encode(tree: Any, arrays: list) -> Any:
+    """A pytree as JSON; arrays are numbered. Containers JSON has no word for become dicts."""
+    if tree is None:
+        return {"none": 0}
+    if hasattr(tree, "_fields"):
+        tree = tree._asdict()
+    elif dataclasses.is_dataclass(tree):
+        tree = _fields(tree)
+    if isinstance(tree, dict):
+        return {"dict": [[key, _encode(value, arrays)] for key, value in tree.items()]}
+    if isinstance(tree, list | tuple):
+        return {type(tree).__name__: [_encode(value, arrays) for value in tree]}
+    if isinstance(tree, jax.Array) and jnp.issubdtype(tree.dtype, jax.dtypes.prng_key):
+        tree = jax.random.key_data(tree)
+    if hasattr(tree, "dtype") or isinstance(tree, bool | int | float):
+        arrays.append(np.asarray(tree))
+        return {"array": f"a{len(arrays) - 1}"}
+    return {"text": repr(tree)}
+
+
+def _decode(code: Any, arrays: dict) -> Any:
+    ((kind, value),) = code.items()
+    if kind == "dict":
+        return {key: _decode(inner, arrays) for key, inner in value}
+    if kind in ("list", "tuple"):
+        items = [_decode(inner, arrays) for inner in value]
+        return items if kind == "list" else tuple(items)
+    return {"none": None}.get(kind, arrays[value] if kind == "array" else value)
+
+
+# -- data frames and datasets -------------------------------------------------------------------
+def _numbers(tree: Any, call: str) -> None:
+    if is_traced((tree.t, tree.which if isinstance(tree, EventLog) else tree.result)):
+        raise TypeError(
+            f"{call} needs numbers, but this is traced by jit, vmap or grad. Return what you need "
+            "from the traced function, or call it outside."
+        )
+
+
+def _columns(tree: Any, root: str, axes: int) -> dict[str, np.ndarray]:
+    """Every component of every leaf as a column, after `axes` leading axes."""
+    columns = {}
+    for name, leaf in named(tree, root).items():
+        leaf = np.asarray(leaf)
+        if leaf.ndim == axes:
+            columns[name] = leaf
+            continue
+        for index in np.ndindex(*leaf.shape[axes:]):
+            columns[f"{name}[{','.join(map(str, index))}]"] = leaf[(..., *index)]
+    return columns
+
+
+def to_pandas(sol: Any) -> Any:
+    """The saved outputs as a data frame."""
+    pd = need("pandas", "data", "sol.to_pandas()")
+    _numbers(sol, "sol.to_pandas()")
+    if np.ndim(sol.result):
+        lanes = {k: to_pandas(sol[k]) for k in range(len(sol.result))}
+        return pd.concat(lanes, names=["batch"])
+    axes = np.ndim(sol.t)
+    columns = {label(k, sol.units): v for k, v in _columns(sol.y, "y", axes).items()}
+    index = pd.Index(np.atleast_1d(np.asarray(sol.t)), name=label("t", sol.units))
+    return pd.DataFrame({k: np.atleast_1d(v) for k, v in columns.items()}, index=index)
+
+
+def _cut(log: EventLog) -> EventLog:
+    """Only the entries that are events, without padding."""
+    n, count = int(log.count), log.count
+    cut = jax.tree.map(lambda v: v[:n] if np.ndim(v) else v, log)
+    return dataclasses.replace(cut, count=count)
+
+
+def _event_columns(log: EventLog) -> dict[str, np.ndarray]:
+    """Names and values of the log's columns; a state appears as `h before` and `h after`."""
+    log = _cut(log)
+    names = [log.names[int(k)] for k in np.asarray(log.which)]
+    columns: dict[str, Any] = {"t": np.asarray(log.t), "event": np.asarray(names, dtype=object)}
+    if any(log.families):
+        columns["member"] = np.asarray(log.member)
+    for when, now in (("before", log.before), ("after", log.after)):
+        for tree, root in ((now.x, "x"), (now.d, "d")):
+            for name, value in _columns(tree, root, 1).items():
+                columns[f"{name} {when}"] = value
+        if log.modes:
+            modes = [log.modes[int(k)] for k in np.asarray(now.mode)]
+            columns[f"mode {when}"] = np.asarray(modes, dtype=object)
+    return columns
+
+
+def _event_unit(log: EventLog, column: str) -> str:
+    return unit_of(log.units, column.removesuffix(" before").removesuffix(" after"))
+
+
+def _one_log(log: EventLog, call: str) -> None:
+    _numbers(log, call)
+    if np.ndim(log.which) > 1:
+        raise ValueError(f"{call}: a batch of logs. Take those of one solve: sol[k].events.")
+
+
+def events_to_pandas(log: EventLog) -> Any:
+    """The events as a data frame."""
+    pd = need("pandas", "data", "sol.events.to_pandas()")
+    _one_log(log, "sol.events.to_pandas()")
+    columns = {}
+    for name, value in _event_columns(log).items():
+        unit = _event_unit(log, name)
+        columns[f"{name} [{unit}]" if unit else name] = value
+    return pd.DataFrame(columns)
+
+
+def to_xarray(sol: Any) -> Any:
+    """The saved outputs as a dataset."""
+    xr = need("xarray", "data", "sol.to_xarray()")
+    _numbers(sol, "sol.to_xarray()")
+    lanes = np.ndim(sol.result)
+    batch = ["batch"] if lanes == 1 else [f"batch{k}" for k in range(lanes)]
+    t = np.asarray(sol.t)
+    saved = ["t"] if t.ndim > lanes else []
+    dims = [*batch, *saved]
+    variables = {}
+    for name, leaf in named(sol.y, "y").items():
+        inner = [f"{name}_{k}" for k in range(np.ndim(leaf) - len(dims))]
+        unit = unit_of(sol.units, name)
+        variables[name] = ([*dims, *inner], np.asarray(leaf), {"units": unit} if unit else {})
+    variables["reached"] = (dims, np.asarray(sol.reached))
+    first = t.reshape(-1, t.shape[-1])[0] if saved else t
+    same = not saved or np.array_equal(np.broadcast_to(first, t.shape), t)
+    unit = unit_of(sol.units, "t")
+    attributes = {"units": unit} if unit else {}
+    name, axes, times = ("t", saved or dims, first) if same else ("time", dims, t)
+    codes = np.asarray(sol.result).reshape(-1)
+    results = ", ".join(sorted({Result(int(c)).name for c in codes}))
+    return xr.Dataset(variables, {name: (axes, times, attributes)}, attrs={"result": results})
+
+
+def events_to_xarray(log: EventLog) -> Any:
+    """The events as a dataset."""
+    xr = need("xarray", "data", "sol.events.to_xarray()")
+    _one_log(log, "sol.events.to_xarray()")
+    variables = {}
+    for name, value in _event_columns(log).items():
+        unit = _event_unit(log, name)
+        value = value.astype(str) if value.dtype == object else value
+        variables[name] = ("number", value, {"units": unit} if unit else {})
+    return xr.Dataset(variables)

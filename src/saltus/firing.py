@@ -1,0 +1,279 @@
+"""Decisions around jumps: who fires next at this instant, and what the guards know afterwards."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .control import FORGOTTEN
+from .leaves import Leaves
+from .locate import FIRED, FRESH, INACTIVE, fires
+from .model import Action, At, Model, Par
+from .record import Carry, Counts, Knobs, Pace, Rows, empty_pace, empty_search, jump_kind
+from .results import Result
+from .staging import staged
+
+EPS = float(jnp.finfo(jnp.float64).eps)
+
+
+def sigma(par: Par) -> Any:
+    """+1 forward, -1 backward in time."""
+    return jnp.where(par.backward, -1.0, 1.0)
+
+
+def resolution(tau: Any, h: Any = 0.0) -> Any:
+    """The shortest difference of times that means anything here."""
+    return 8 * EPS * jnp.maximum(jnp.abs(tau), jnp.abs(h))
+
+
+def guard_slopes(model: Model, at: At, par: Par, k: Leaves) -> tuple[Leaves, Leaves]:
+    """The guards and their derivatives along the flow `k`."""
+    m = model.moving
+    rest = at.w[m:]
+
+    def values(tau: Any, moving: Leaves) -> Leaves:
+        return model.guard_values(At(tau, (*moving, *rest), at.i), par)
+
+    return jax.jvp(values, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), tuple(k)))
+
+
+def rounding(model: Model, at: At, par: Par, slopes: Leaves) -> Leaves:
+    """How far from zero each guard may be by rounding of the state and of time."""
+    w = at.w
+
+    def values(tau: Any, leaves: Leaves) -> Leaves:
+        return model.guard_values(At(tau, leaves, at.i), par)
+
+    _, scales = jax.jvp(values, (at.tau, w), (at.tau, w))
+    return tuple(
+        64 * EPS * (jnp.abs(s) + jnp.abs(at.tau * d)) for s, d in zip(scales, slopes, strict=True)
+    )
+
+
+def _guard_side(
+    action: Action, was: Any, value: Any, tiny: Any, active: Any, fired: Any, waits: Any, sig: Any
+) -> Any:
+    """The side of one guard after a jump (or at a start, where `was` is INACTIVE)."""
+    direction = action.direction * sig
+    sign = jnp.sign(value).astype(jnp.int32)
+    zero = jnp.abs(value) <= tiny
+    firing_side = fires(sign, direction) & (action.direction != 0)
+    across = jnp.where(firing_side, -sign, sign)  # pretend it came from the other side: it fires
+    came = across if action.level else sign
+    armed = (was == 1) | (was == -1)
+    side = jnp.where(
+        armed,
+        jnp.where((sign != was) & fires(sign, direction), was, sign),
+        jnp.where(was == FRESH, across, jnp.where(was == INACTIVE, came, sign)),
+    )
+    landed = jnp.where(armed, jnp.where(waits, was, FRESH), jnp.where(was == INACTIVE, FRESH, was))
+    side = jnp.where(zero, landed, side)
+    side = jnp.where(fired, jnp.where(zero, FIRED, sign), side)
+    return jnp.where(active, side, INACTIVE).astype(jnp.int32)
+
+
+def _members(action: Action) -> Any:
+    return 0 if action.size is None else jnp.arange(action.size, dtype=jnp.int32)
+
+
+class _Here(NamedTuple):
+    """What is evaluated after a jump."""
+
+    k1: Leaves
+    values: Leaves
+    slopes: Leaves
+    tiny: Leaves
+    active: Leaves
+
+
+def _evaluate(model: Model, at: At, par: Par) -> _Here:
+    k1 = model.flow(at, par)
+    if not model.guards:
+        return _Here(k1, (), (), (), ())
+    values, slopes = guard_slopes(model, at, par, k1)
+    active = tuple(jnp.asarray(a) for a in model.guard_active(at, par))
+    return _Here(k1, values, slopes, rounding(model, at, par, slopes), active)
+
+
+def _guards_after(
+    model: Model, par: Par, c: Carry, here: _Here, fired: Any, member: Any, starting: bool
+) -> tuple[Leaves, Leaves, Leaves]:
+    """Sides, those that wait for their turn, and those that the jump has carried across zero."""
+    sig = sigma(par)
+    sides, together, due = [], [], []
+    for j, action in enumerate(model.guards):
+        value, tiny, active = here.values[j], here.tiny[j], here.active[j]
+        mine = (fired == model.actions.index(action)) & (_members(action) == member)
+        waits = c.together[j] & ~mine & (jnp.abs(value) <= tiny) & active
+        side = _guard_side(action, c.sides[j], value, tiny, active, mine, waits, sig)
+        contact = action.reset is not None and not action.terminal
+        if starting and not contact:
+            side = jnp.where(side == FRESH, FIRED, side)
+        if action.kink:
+            side = 2 * c.at.i[model.place_flags] - 1
+        sign = jnp.sign(value).astype(jnp.int32)
+        armed = (side == 1) | (side == -1)
+        crossed = armed & (sign == -side) & fires(sign, action.direction * sig)
+        sides.append(side)
+        together.append(waits)
+        due.append(waits | (crossed & (jnp.abs(value) > tiny)))
+    return tuple(sides), tuple(together), tuple(due)
+
+
+def _timers_after(
+    model: Model, at: At, par: Par, c: Carry, fired: Any
+) -> tuple[Leaves, Leaves, Any]:
+    """Timed actions that lie ahead, those due right now, and the nearest time ahead."""
+    sig, tol = sigma(par), resolution(at.tau)
+    armed, due, target = [], [], sig * jnp.inf
+    for k, action in enumerate(model.timed):
+        time = model.time_of(action, at, par)
+        here = jnp.abs(time - at.tau) <= tol
+        if action.kind != "stop":
+            here = here & c.armed[k] & (fired != model.actions.index(action))
+        ready = ((sig * (time - at.tau) > tol) | here) & jnp.isfinite(time)
+        armed.append(ready)
+        due.append(here & ready)
+        target = jnp.where(ready & (sig * (time - target) < 0), time, target)
+    return tuple(armed), tuple(due), target
+
+
+def settle(
+    model: Model,
+    at: At,
+    par: Par,
+    c: Carry,
+    fired: Any,
+    member: Any,
+    starting: bool = False,
+) -> Carry:
+    """The loop's state after a jump to `at` (or at the start), with the next firing chosen."""
+    here = staged(lambda: _evaluate(model, at, par))
+    sides, together, due = staged(
+        lambda: _guards_after(model, par, c, here, fired, member, starting)
+    )
+    armed, now, target = staged(lambda: _timers_after(model, at, par, c, fired))
+    c = c._replace(
+        at=at, k1=here.k1, values=here.values, slopes=here.slopes, sides=sides,
+        leaving=tuple(jnp.zeros_like(v) for v in here.values), together=together, armed=armed,
+        target=target,
+    )  # fmt: skip
+    pairs = [*zip(due, together, strict=True), *((f, f) for f in now)]
+    return choose(model, c, pairs)
+
+
+def choose(model: Model, c: Carry, due: list) -> Carry:
+    """The first due action in order of declaration; `due` holds (due, rooted), guards first."""
+    guards = iter(due[: len(model.guards)])
+    timed = iter(due[len(model.guards) :])
+    jump = jnp.full((), -1, jnp.int32)
+    member = jnp.zeros((), jnp.int32)
+    rooted = jnp.zeros((), bool)
+    for place, action in enumerate(model.actions):
+        flags, roots = next(guards if action.kind == "guard" else timed)
+        first = jnp.zeros((), jnp.int32)
+        if action.size is not None:
+            first = jnp.argmax(flags).astype(jnp.int32)
+            flags, roots = jnp.any(flags), jnp.asarray(roots)[first]
+        take = (jump < 0) & flags
+        jump = jnp.where(take, place, jump)
+        member = jnp.where(take, first, member)
+        rooted = jnp.where(take, roots, rooted)
+    return c._replace(jump=jump, member=member, rooted=rooted)
+
+
+def refresh_flags(model: Model, at: At, par: Par, fired: Any, member: Any) -> At:
+    """Outcomes of the comparisons that `when` marked, after a jump (or before anything fired).
+
+    The one that fired is turned over. The others follow their guard, or where that is zero, the
+    way it is going.
+    """
+    if not model.kinks:
+        return at
+    action = next(a for a in model.actions if a.kink)
+    values, slopes = guard_slopes(model, at, par, model.flow(at, par))
+    value, slope = values[action.index], slopes[action.index]
+    tiny = rounding(model, at, par, slopes)[action.index]
+    old = at.i[model.place_flags]
+    mine = fired == model.actions.index(action)
+    here = jnp.where(jnp.abs(value) > tiny, value > 0, slope > 0).astype(old.dtype)
+    turned = jnp.where(jnp.arange(model.kinks) == member, 1 - old, old)
+    flags = jnp.where(mine, turned, here)
+    return at._replace(i=(*at.i[: model.place_flags], flags))
+
+
+def start(model: Model, at: At, par: Par) -> Carry:
+    """The loop's state before the first decision (step size still open)."""
+    zero = jnp.zeros(())
+    shapes = [() if a.size is None else (a.size,) for a in model.guards]
+    blank = Carry(
+        at=at, k1=(), h=zero, error=zero, values=(), slopes=(),
+        sides=tuple(jnp.full(s, INACTIVE, jnp.int32) for s in shapes), leaving=(),
+        together=tuple(jnp.zeros(s, bool) for s in shapes),
+        armed=tuple(jnp.zeros((), bool) for _ in model.timed),
+        target=zero, jump=jnp.full((), -1, jnp.int32), member=jnp.zeros((), jnp.int32),
+        rooted=jnp.zeros((), bool), search=empty_search(),
+        counts=Counts(*([jnp.zeros((), jnp.int32)] * len(Counts._fields))),
+        pace=empty_pace(), code=jnp.full((), int(Result.running), jnp.int32),
+    )  # fmt: skip
+    nobody = jnp.full((), -1, jnp.int32)
+    return settle(model, at, par, blank, nobody, 0, starting=True)
+
+
+def _pace(pace: Pace, tau: Any) -> tuple[Pace, Any]:
+    """The rhythm of events, and whether they accumulate (Zeno)."""
+    gap = jnp.abs(tau - pace.last)
+    ratio = gap / pace.gap
+    shrinking = (gap > 0) & (ratio < 0.9999)
+    streak = jnp.where(gap > 0, jnp.where(shrinking, pace.streak + 1, 0), pace.streak)
+    left = gap * ratio / (1 - ratio)
+    accumulate = (streak >= 8) & (gap > 0) & (left <= 1e-10 * jnp.abs(tau))
+    new = Pace(
+        tau, jnp.where(gap > 0, gap, pace.gap), jnp.where(gap > 0, ratio, pace.ratio), streak
+    )
+    return new, accumulate
+
+
+def fire(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
+    """Carry out the chosen jump: one row of length zero."""
+    row = Rows(
+        c.at.tau, c.at.w, c.at.i, jnp.zeros(()),
+        jump_kind(c.jump, c.rooted.astype(jnp.int32)), (c.member,) * model.families,
+    )  # fmt: skip
+
+    def branch(action: Action):
+        def go(at: At) -> At:
+            if action.kind != "guard":
+                at = at._replace(tau=model.time_of(action, at, par))
+            after = model.reset(action, at, par, c.member)
+            return jax.tree.map(lambda new, old: new.astype(old.dtype), after, at)
+
+        return go
+
+    at = jax.lax.switch(c.jump, [branch(a) for a in model.actions], c.at)
+    at = refresh_flags(model, at, par, c.jump, c.member)
+    new = settle(model, at, par, c._replace(at=at), c.jump, c.member)
+    code = new.code
+    counts = c.counts._replace(
+        rows=c.counts.rows + 1, evaluations=c.counts.evaluations + 1, chain=c.counts.chain + 1
+    )
+    own = jnp.asarray([a.logged for a in model.actions])[c.jump]
+    counts = counts._replace(events=counts.events + own.astype(jnp.int32))
+    limit = 100 + 4 * sum(a.size or 1 for a in model.guards)
+    code = jnp.where(counts.chain > limit, int(Result.endless_chain), code)
+    code = jnp.where(own & (counts.events > knobs.max_events), int(Result.too_many_events), code)
+    pace = c.pace
+    if model.guards:
+        guard = jnp.asarray([a.kind == "guard" for a in model.actions])[c.jump]
+        paced, accumulate = _pace(c.pace, at.tau)
+        pace = jax.tree.map(lambda a, b: jnp.where(guard, a, b), paced, c.pace)
+        code = jnp.where(guard & accumulate, int(Result.events_accumulate), code)
+    terminal = jnp.asarray([a.terminal for a in model.actions])[c.jump]
+    code = jnp.where(terminal, int(Result.terminated), code)
+    code = jnp.where(c.jump == len(model.actions) - 1, int(Result.success), code)
+    new = new._replace(
+        counts=counts, pace=pace, code=code, error=jnp.full((), FORGOTTEN), search=empty_search()
+    )
+    return new, row

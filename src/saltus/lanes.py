@@ -1,0 +1,249 @@
+"""Batches as lanes of one loop, and loops as one kernel.
+
+A primitive is batched level by level: each `vmap` around it adds one level, which says for every
+argument whether it has that axis. Arrays with rows keep the row axis first, then the levels,
+outermost first: `(rows, lanes, leaf)`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from .staging import call_lowering
+
+Level = tuple[bool, ...]
+
+
+def nest(fn: Callable, levels: Sequence[Level]) -> Callable:
+    """`fn(batched, args)` mapped over all levels: `batched` has every one, `args` as flagged."""
+    for flags in levels:
+        fn = jax.vmap(fn, in_axes=(0, [0 if f else None for f in flags]))
+    return fn
+
+
+def add_level(
+    args: Sequence[Any], dims: Sequence[Any], rows: Sequence[bool]
+) -> tuple[list[Any], Level]:
+    """Move each batch axis to its place: first, or second for arrays with rows."""
+    moved, flags = [], []
+    for value, dim, row in zip(args, dims, rows, strict=True):
+        batched = dim is not None
+        flags.append(batched)
+        moved.append(jnp.moveaxis(value, dim, 1 if row else 0) if batched else value)
+    return moved, tuple(flags)
+
+
+def lane_shape(
+    args: Sequence[Any], rows: Sequence[bool], levels: Sequence[Level]
+) -> tuple[int, ...]:
+    """The sizes of the levels, outermost first, read from arguments that have them."""
+    sizes = []
+    for depth in range(len(levels)):
+        k = levels[depth].index(True)
+        outer = sum(levels[j][k] for j in range(depth + 1, len(levels)))
+        sizes.append(jnp.shape(args[k])[outer + rows[k]])
+    return tuple(reversed(sizes))
+
+
+# XLA's CPU compiler runs a loop body as a list of small kernels, which costs a microsecond per
+# iteration. A call with these marks is compiled as one function instead: ten times faster for the
+# scalar loops here, and quicker to compile. Unknown to a compiler, they change nothing.
+_ONE_KERNEL = {"inlineable": "false", "xla_cpu_small_call": "true"}
+
+_ELEMENTWISE = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "sign",
+    "abs",
+    "max",
+    "min",
+    "pow",
+    "integer_pow",
+    "sqrt",
+    "rsqrt",
+    "cbrt",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "atan2",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "erf_inv",
+    "lgamma",
+    "digamma",
+    "logistic",
+    "floor",
+    "ceil",
+    "round",
+    "rem",
+    "square",
+    "select_n",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "and",
+    "or",
+    "not",
+    "xor",
+    "clamp",
+    "is_finite",
+    "nextafter",
+    "shift_left",
+    "shift_right_logical",
+    "shift_right_arithmetic",
+    "convert_element_type",
+    "add_any",
+    "copy",
+    "stop_gradient",
+    "reduce_precision",
+    "population_count",
+    "clz",
+    "real",
+    "imag",
+    "complex",
+    "conj",
+]
+_SHAPES = [
+    "broadcast_in_dim",
+    "reshape",
+    "squeeze",
+    "expand_dims",
+    "concatenate",
+    "slice",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "gather",
+    "pad",
+    "iota",
+    "rev",
+    "transpose",
+    "split",
+    "reduce_sum",
+    "reduce_max",
+    "reduce_min",
+    "reduce_and",
+    "reduce_or",
+    "reduce_prod",
+    "argmax",
+    "argmin",
+    "cumsum",
+    "cumprod",
+    "cummax",
+    "cummin",
+]
+_CONTROL = [
+    "while",
+    "cond",
+    "scan",
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "remat",
+    "checkpoint",
+    "saltus_stage",
+    "saltus_branch",
+    "saltus_when",
+]
+_KNOWN = frozenset(_ELEMENTWISE + _SHAPES + _CONTROL)
+
+
+def _fits(jaxpr: Any) -> bool:
+    """Whether every operation is one that a single CPU kernel can hold."""
+    for eqn in jaxpr.eqns:
+        name = eqn.primitive.name
+        if name == "dot_general":
+            if not _small_dot(eqn):
+                return False
+        elif name not in _KNOWN:
+            return False
+        for sub in jex.jaxprs_in_params(eqn.params):
+            if not _fits(sub):
+                return False
+    return True
+
+
+def _small_dot(eqn: Any) -> bool:
+    """Matrix-vector products; larger ones are better left to the library."""
+    (_, (batch_a, batch_b)) = eqn.params["dimension_numbers"]
+    sizes = [v.aval.size for v in eqn.invars]
+    ranks = [v.aval.ndim for v in eqn.invars]
+    return not batch_a and not batch_b and min(ranks) == 1 and max(sizes) <= 4096
+
+
+kernel_p = Primitive("saltus_kernel")
+kernel_p.multiple_results = True
+
+
+@kernel_p.def_abstract_eval
+def _kernel_abstract(*avals: Any, closed: Any) -> list:
+    return list(closed.out_avals)
+
+
+def _kernel_lowering(ctx: Any, *args: Any, closed: Any) -> Any:
+    return call_lowering(ctx, *args, closed=closed, marks=_ONE_KERNEL)
+
+
+mlir.register_lowering(kernel_p, _kernel_lowering)
+
+
+def _touch(args: Sequence[Any]) -> Any:
+    """Something that depends on every argument: the compiler aborts on one that is not used."""
+    return sum((jnp.ravel(a)[0].astype(jnp.float64) for a in args), jnp.zeros(()))
+
+
+def one_kernel(fn: Callable, platform: str) -> Callable:
+    """`fn` on flat arguments, compiled as one kernel where the platform and the model allow it.
+
+    Set the environment variable SALTUS_ONE_KERNEL=0 to do without.
+    """
+
+    def call(*args: Any) -> Any:
+        if platform != "cpu" or os.environ.get("SALTUS_ONE_KERNEL", "1") == "0":
+            return fn(*args)
+        some = [jnp.size(a) > 0 for a in args]
+
+        def touched(*given: Any) -> list:
+            it = iter(given)
+            full = [next(it) if s else jnp.zeros_like(a) for a, s in zip(args, some, strict=True)]
+            return [*fn(*full), _touch(given)]
+
+        given = [a for a, s in zip(args, some, strict=True) if s]
+        closed = jax.make_jaxpr(touched)(*given)
+        if not _fits(closed.jaxpr):
+            return jex.jaxpr_as_fun(closed)(*given)[:-1]
+        # Behind a barrier, the compiler cannot pull constants in and leave arguments unused.
+        barrier = jax.lax.optimization_barrier
+        return barrier(kernel_p.bind(*barrier(given), closed=closed))[:-1]
+
+    return call

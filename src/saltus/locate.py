@@ -1,0 +1,208 @@
+"""The first crossing inside a step.
+
+Each guard is modelled on the two halves of a step by cubic Hermite polynomials through its values
+and slopes at the start, the middle and the end. Critical points split the halves into monotone
+pieces (M17), so that double crossings inside a step are seen. The model only says where to look:
+the location itself iterates on the step map.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from .staging import staged
+
+# What is known of a guard's sign where a step starts.
+FRESH = 0  # zero, and it has not fired here: leaving to the firing side fires
+FIRED = 2  # zero because it has just fired (or started there): leaving re-arms it
+INACTIVE = 3  # not in force
+# -1 and +1: armed, on that side
+
+
+class Knots(NamedTuple):
+    """A guard and its slope (times the step length) at the start, middle and end of a step."""
+
+    start: Any
+    start_slope: Any
+    mid: Any
+    mid_slope: Any
+    end: Any
+    end_slope: Any
+
+
+class Candidate(NamedTuple):
+    """Where to look for a guard's first crossing, in fractions of the step."""
+
+    key: Any  # where it is expected; inf if nothing was seen
+    high: Any  # the end of the bracket that starts at 0
+    verified: Any  # whether the sign at `high` is that of the step map, not of the model
+    fire: Any  # it leaves zero to its firing side right at the start
+    rest: Any  # it has just fired, and is pushed to its firing side again without moving
+    before: Any  # the sign with which it left the start
+
+
+def _cubic(y0: Any, y1: Any, m0: Any, m1: Any) -> tuple[Any, Any, Any, Any]:
+    return y0, m0, -3 * y0 + 3 * y1 - 2 * m0 - m1, 2 * y0 - 2 * y1 + m0 + m1
+
+
+def _value(c: tuple, u: Any) -> Any:
+    return c[0] + u * (c[1] + u * (c[2] + u * c[3]))
+
+
+def _lowest(c: tuple) -> Any:
+    """The local minimum inside (0, 1); 1 where there is none."""
+    a, b, k = 3 * c[3], c[2], c[1]
+    disc = b * b - a * k
+    root = jnp.sqrt(jnp.maximum(disc, 0.0))
+    split = b > 0  # the form without cancellation
+    top = jnp.where(split, -k, root - b)
+    bottom = jnp.where(split, b + root, a)
+    u = top / jnp.where(bottom == 0, 1.0, bottom)
+    inside = (disc > 0) & (bottom != 0) & (u > 1e-13) & (u < 1 - 1e-13)
+    return jnp.where(inside, u, 1.0)
+
+
+def _model_root(c: tuple, start: Any) -> Any:
+    """The root of a cubic that falls from positive to negative over (0, 1): Newton, guarded."""
+    low, high = jnp.zeros_like(start), jnp.ones_like(start)
+    bottom = jnp.sqrt(jnp.maximum(c[1] * c[1] - 4 * c[0] * c[2], 0.0)) - c[1]
+    u = 2 * c[0] / jnp.where(bottom == 0, 1.0, bottom)  # without the cubic term
+    u = jnp.where((u > 0) & (u < 1), u, 0.5)
+    for _ in range(4):
+        value = _value(c, u)
+        slope = c[1] + u * (2 * c[2] + u * 3 * c[3])
+        low, high = jnp.where(value > 0, u, low), jnp.where(value > 0, high, u)
+        newton = u - value / jnp.where(slope == 0, 1.0, slope)
+        inside = (newton >= low) & (newton <= high)
+        u = jnp.where(inside, newton, 0.5 * (low + high))
+    return u
+
+
+def fires(sign: Any, direction: Any) -> Any:
+    """Whether arriving at `sign` is a crossing in `direction` (-1, 0 = either, +1)."""
+    return (sign != 0) & ((direction == 0) | (sign == direction))
+
+
+def quiet(knots: Knots, side: Any) -> Any:
+    """Whether a guard surely stays away from zero: a bound on its model that costs little.
+
+    A cubic Hermite polynomial dips below the smaller of its end values by at most 4/27 of its
+    slopes; twice that is asked for.
+    """
+    y0, y1, y2 = side * knots.start, side * knots.mid, side * knots.end
+    s0, s1, s2 = (jnp.abs(v) for v in (knots.start_slope, knots.mid_slope, knots.end_slope))
+    left = jnp.minimum(y0, y1) > 0.15 * (s0 + s1)
+    right = jnp.minimum(y1, y2) > 0.15 * (s1 + s2)
+    armed = (side == 1) | (side == -1)
+    return (armed & left & right) | (side == INACTIVE)
+
+
+class _Outline(NamedTuple):
+    """A guard seen from the side it starts on: positive until it crosses."""
+
+    sign: Any  # that side
+    low: Any  # where the left and the right half have a local minimum (1: nowhere), and its value
+    low_value: Any
+    low2: Any
+    low2_value: Any
+
+
+def _halves(knots: Knots) -> tuple[tuple, tuple]:
+    left = _cubic(knots.start, knots.mid, 0.5 * knots.start_slope, 0.5 * knots.mid_slope)
+    right = _cubic(knots.mid, knots.end, 0.5 * knots.mid_slope, 0.5 * knots.end_slope)
+    return left, right
+
+
+def _leaving(knots: Knots) -> tuple[Any, Any]:
+    """The sign with which a guard leaves zero (of its curvature if its slope is flat), and flat."""
+    _, slope, curvature, _ = _halves(knots)[0]
+    flat = jnp.abs(slope) <= 1e-14 * jnp.abs(curvature)
+    return jnp.where(flat, jnp.sign(curvature), jnp.sign(slope)), flat
+
+
+def _deflate(c: tuple, at_zero: Any, flat: Any) -> tuple:
+    """A cubic without the root (double if `flat`) at its start, where the guard is zero."""
+    once = (c[1], c[2], c[3], jnp.zeros_like(c[0]))
+    twice = (c[2], c[3], jnp.zeros_like(c[0]), jnp.zeros_like(c[0]))
+    return tuple(
+        jnp.where(at_zero, jnp.where(flat, b, a), v) for v, a, b in zip(c, once, twice, strict=True)
+    )
+
+
+def _outline(knots: Knots, side: Any) -> _Outline:
+    at_zero = (side == FRESH) | (side == FIRED)
+    sign = jnp.where(at_zero, _leaving(knots)[0], side).astype(knots.start.dtype)
+    left, right = (tuple(sign * v for v in half) for half in _halves(knots))
+    low, low2 = _lowest(left), _lowest(right)
+    return _Outline(sign, low, _value(left, low), low2, _value(right, low2))
+
+
+NONE = 4
+
+
+class _Piece(NamedTuple):
+    """The first place worth a look: left minimum, middle, right minimum, end, or NONE."""
+
+    index: Any
+    match: Any  # a crossing from this side is one in the event's direction
+    fire: Any
+    rest: Any
+
+
+def _first_piece(
+    knots: Knots, outline: _Outline, side: Any, direction: Any, contact: bool
+) -> _Piece:
+    sign = outline.sign
+    start, mid, end = (jnp.abs(knots.start), sign * knots.mid, sign * knots.end)
+    near = (outline.low < 1) & (outline.low_value < 0.1 * jnp.minimum(start, jnp.abs(mid)))
+    near = near | ((outline.low < 1) & (outline.low_value < 0))
+    near2 = (outline.low2 < 1) & (outline.low2_value < 0.1 * jnp.minimum(mid, jnp.abs(end)))
+    match = fires(-sign, direction)
+    index = jnp.where(match & (end < 0), 3, NONE)
+    index = jnp.where(near2, 2, index)
+    index = jnp.where(mid < 0, 1, index)
+    index = jnp.where(near, 0, index)
+    at_zero = (side == FRESH) | (side == FIRED)
+    to_firing = at_zero & fires(sign, direction) & (direction != 0)
+    flat = _leaving(knots)[1]
+    nowhere = (side == INACTIVE) | (sign == 0)
+    return _Piece(
+        jnp.where(nowhere, NONE, index).astype(jnp.int32),
+        match,
+        to_firing & (side == FRESH),
+        to_firing & (side == FIRED) & flat & contact,
+    )
+
+
+def _aim(knots: Knots, outline: _Outline, piece: _Piece, side: Any) -> tuple[Any, Any]:
+    """Where the crossing is expected, and the end of its bracket."""
+    first = piece.index < 2
+    left, right = _halves(knots)
+    left = _deflate(left, (side == FRESH) | (side == FIRED), _leaving(knots)[1])
+    cubic = tuple(outline.sign * jnp.where(first, a, b) for a, b in zip(left, right, strict=True))
+    base = jnp.where(first, 0.0, 0.5)
+    root = base + 0.5 * _model_root(cubic, jnp.where(first, knots.start, knots.mid))
+    low = jnp.where(first, 0.5 * outline.low, 0.5 + 0.5 * outline.low2)
+    to_low = (piece.index == 0) | (piece.index == 2)
+    high = jnp.where(to_low, low, base + 0.5)
+    key = jnp.where(to_low | ~piece.match, high, root)
+    return jnp.where(piece.index == NONE, jnp.inf, key), high
+
+
+def look(knots: Knots, side: Any, direction: Any, contact: bool) -> Candidate:
+    """The first place in a step where a guard (or each member of a family) may cross.
+
+    `contact`: the event has a reset, so that a state at rest on the guard is a contact.
+    """
+    outline = staged(lambda: _outline(knots, side))
+    piece = staged(lambda: _first_piece(knots, outline, side, direction, contact))
+    key, high = staged(lambda: _aim(knots, outline, piece, side))
+    return Candidate(key, high, piece.index == 3, piece.fire, piece.rest, outline.sign)
+
+
+def side_after(side: Any, value: Any) -> Any:
+    """The guard's side where an accepted step ends."""
+    sign = jnp.sign(value).astype(side.dtype)
+    return jnp.where((side == INACTIVE) | (sign == 0), side, sign)

@@ -1,0 +1,195 @@
+"""The flat loop: each iteration is one step attempt, one iteration of event location, or one jump.
+
+It makes every discrete decision and writes the record. It is never differentiated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .attempt import attempt
+from .control import FORGOTTEN
+from .firing import fire, refresh_flags, sigma, start
+from .lanes import Level, nest
+from .leaves import rms, select
+from .methods.tableaus import Tableau
+from .model import At, Model, Par
+from .record import FLOW, Carry, Knobs, Rows
+from .results import Result
+from .staging import branch
+
+
+class Spec(NamedTuple):
+    """What the compiled loop depends on."""
+
+    model: Model
+    tableau: Tableau
+    adaptive: bool
+
+
+def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
+    """An initial step from the size of the flow and its change (Hairer, Norsett, Wanner II.4)."""
+    if not spec.adaptive:
+        return knobs.fixed
+    m, sig = spec.model.moving, sigma(par)
+    x, f0 = c.at.w[:m], c.k1
+    scale = [a + knobs.rtol * jnp.abs(v) for v, a in zip(x, knobs.atol, strict=True)]
+    d0 = rms([v / s for v, s in zip(x, scale, strict=True)])
+    d1 = rms([v / s for v, s in zip(f0, scale, strict=True)])
+    small = (d0 < 1e-5) | (d1 < 1e-5)
+    span = jnp.abs(par.theta[1] - par.theta[0])
+    h0 = jnp.where(small, 1e-6 * jnp.minimum(span, 1.0), 0.01 * d0 / jnp.where(small, 1.0, d1))
+    h0 = jnp.minimum(h0, span)
+    step = tuple((v + sig * h0 * k).astype(v.dtype) for v, k in zip(x, f0, strict=True))
+    at = At(c.at.tau + sig * h0, (*step, *c.at.w[m:]), c.at.i)
+    f1 = spec.model.flow(at, par)
+    d2 = rms([(b - a) / s for a, b, s in zip(f0, f1, scale, strict=True)]) / h0
+    steep = jnp.maximum(d1, d2)
+    power = 1.0 / (spec.tableau.error_order + 1)
+    h1 = jnp.where(
+        steep <= 1e-15, jnp.maximum(1e-6, 1e-3 * h0), (0.01 / jnp.maximum(steep, 1e-15)) ** power
+    )
+    h = jnp.minimum(jnp.minimum(100 * h0, h1), span)
+    h = jnp.where(jnp.isfinite(h) & (h > 0), h, 1e-6 * span)
+    return jnp.where(jnp.isnan(knobs.first_step), h, knobs.first_step)
+
+
+def begin(spec: Spec, at: At, par: Par, knobs: Knobs) -> Carry:
+    """The loop's state before its first iteration."""
+    at = refresh_flags(spec.model, at, par, jnp.full((), -1, jnp.int32), 0)
+    c = start(spec.model, at, par)
+    h = first_length(spec, c, par, knobs)
+    counts = c.counts._replace(evaluations=jnp.full((), 2 if spec.adaptive else 1, jnp.int32))
+    return c._replace(h=h, error=jnp.full((), FORGOTTEN), counts=counts)
+
+
+def iterate(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> tuple[Carry, Rows]:
+    """One iteration of one lane."""
+    return branch(
+        (c.jump >= 0).astype(jnp.int32),
+        [
+            lambda: attempt(spec.model, spec.tableau, spec.adaptive, par, knobs, c),
+            lambda: fire(spec.model, par, knobs, c),
+        ],
+        lazy=True,
+    )
+
+
+def blank_rows(model: Model, at: At, capacity: int) -> Rows:
+    """Room for `capacity` rows and the final state; `at` may have lanes."""
+
+    def room(leaf: Any, dtype: Any = None) -> Any:
+        return jnp.zeros((capacity + 1, *jnp.shape(leaf)), dtype or leaf.dtype)
+
+    whole = jnp.int32
+    return Rows(
+        room(at.tau), tuple(map(room, at.w)), tuple(map(room, at.i)),
+        room(at.tau), room(at.tau, model.kind_dtype), (room(at.tau, whole),) * model.families,
+    )  # fmt: skip
+
+
+SLABS = 16
+
+
+def _write(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
+    """`row` at index `n` of each lane."""
+    if jnp.ndim(n) == 0:
+        return jax.tree.map(lambda a, v: _put(a, v, (n,)), rows, row)
+    lanes = n.ndim
+    flat = n.reshape(-1)
+
+    def join(v: Any, axis: int) -> Any:
+        return v.reshape(*v.shape[:axis], flat.size, *v.shape[axis + lanes :])
+
+    wide = jax.tree.map(lambda a: join(a, 1), rows)
+    values = jax.tree.map(lambda v: join(v, 0), row)
+    wide = _write_lanes(wide, flat, values, active.reshape(-1))
+    return jax.tree.map(lambda a, old: a.reshape(old.shape), wide, rows)
+
+
+def _put(array: Any, value: Any, where: tuple) -> Any:
+    """One entry, in place; no scatter, which would not fit into one kernel."""
+    start = (*where, *[0] * (array.ndim - len(where)))
+    update = value.astype(array.dtype).reshape((1,) * len(where) + array.shape[len(where) :])
+    start = tuple(jnp.asarray(k, jnp.int32) for k in start)
+    return jax.lax.dynamic_update_slice(array, update, start)
+
+
+def _write_lanes(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
+    """Whole rows of lanes at once while the lanes are close together, else lane by lane."""
+    low = jnp.min(jnp.where(active, n, jnp.iinfo(jnp.int32).max))
+    high = jnp.max(jnp.where(active, n, -1))
+    together = high - low < SLABS
+
+    def slab(state: tuple) -> tuple:
+        r, tape = state
+
+        def blend(a: Any, v: Any) -> Any:
+            old = jax.lax.dynamic_index_in_dim(a, r, 0, keepdims=False)
+            here = jnp.reshape(n == r, n.shape + (1,) * (v.ndim - 1))
+            return _put(a, jnp.where(here, v, old), (r,))
+
+        return r + 1, jax.tree.map(blend, tape, row)
+
+    def single(state: tuple) -> tuple:
+        j, tape = state
+        k = jax.lax.dynamic_index_in_dim(n, j, 0, keepdims=False)
+
+        def one(a: Any, v: Any) -> Any:
+            return _put(a, jax.lax.dynamic_index_in_dim(v, j, 0, keepdims=False), (k, j))
+
+        return j + 1, jax.tree.map(one, tape, row)
+
+    last = jnp.where(together, high, low - 1)
+    rows = jax.lax.while_loop(lambda s: s[0] <= last, slab, (low, rows))[1]
+    first = jnp.where(together, n.size, 0).astype(jnp.int32)
+    return jax.lax.while_loop(lambda s: s[0] < n.size, single, (first, rows))[1]
+
+
+def loop(
+    spec: Spec, levels: tuple[Level, ...], carry: Carry, rows: Rows, args: list
+) -> tuple[Carry, Rows]:
+    """Iterate until every lane has stopped or filled its rows."""
+    room = rows.tau.shape[0] - 1
+
+    def lane(c: Carry, flat: list) -> tuple[Carry, Rows]:
+        _, par, knobs = unpack(spec, flat)
+        new, row = iterate(spec, c, par, knobs)
+        if levels:
+            new = select(active(c, room), new, c)
+        return new, row
+
+    step = nest(lane, levels)
+
+    def body(state: tuple) -> tuple:
+        c, tape = state
+        new, row = step(c, args)
+        return new, _write(tape, c.counts.rows, row, active(c, room))
+
+    def going(state: tuple) -> Any:
+        return jnp.any(active(state[0], room))
+
+    carry, rows = jax.lax.while_loop(going, body, (carry, rows))
+    blank = jnp.zeros_like(carry.h)
+    whole = jnp.zeros_like(carry.counts.rows)
+    members = tuple(whole for _ in rows.member)
+    final = Rows(carry.at.tau, carry.at.w, carry.at.i, blank, whole + FLOW, members)
+    everybody = jnp.ones_like(carry.code, bool)
+    return carry, _write(rows, carry.counts.rows, final, everybody)
+
+
+def active(c: Carry, room: int) -> Any:
+    """Whether a lane goes on."""
+    return (c.code == int(Result.running)) & (c.counts.rows < room)
+
+
+def unpack(spec: Spec, flat: Any) -> tuple[At, Par, Knobs]:
+    """Flat arguments as (start, parameters, knobs)."""
+    m = spec.model
+    at = At(0, (0,) * m.n_w, (0,) * m.n_i)
+    par = Par((0,) * m.n_theta, (0,) * m.n_iota, 0)
+    knobs = Knobs(0, (0,) * m.moving, 0, 0, 0, (0,) * 4, 0, 0)
+    return jax.tree.unflatten(jax.tree.structure((at, par, knobs)), list(flat))

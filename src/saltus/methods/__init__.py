@@ -1,0 +1,5 @@
+"""Integration methods."""
+
+from .explicit import Dopri5, Dopri8, Explicit, Tsit5
+
+__all__ = ["Dopri5", "Dopri8", "Explicit", "Tsit5"]

@@ -1,0 +1,208 @@
+"""Reading the tape: values at any time, the end, the events. Plain JAX on its rows."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .jump import Firing, approach
+from .leaves import Leaves, select
+from .loop import Spec
+from .methods.explicit import step
+from .model import At, Model, Par
+from .record import action_of, rooted_of
+from .system import Instant
+
+TAYLOR = 3  # derivatives of the event log are exact up to this order
+
+
+class Tape(eqx.Module):
+    """The rows of a solve as differentiable arrays, with what was decided about them."""
+
+    tau: Any
+    w: Leaves
+    i: Leaves
+    h: Any
+    kind: Any
+    member: Leaves
+    n: Any
+    end: At  # the final state
+    theta: Leaves
+    iota: Leaves
+    backward: Any
+
+    def par(self) -> Par:
+        return Par(self.theta, self.iota, self.backward)
+
+    def state(self, k: Any) -> At:
+        """The state at the start of row `k` (the final state for `k = n`)."""
+        pick = functools.partial(jnp.take, indices=k, axis=0, mode="clip")
+        return At(pick(self.tau), tuple(map(pick, self.w)), tuple(map(pick, self.i)))
+
+
+def instant(model: Model, at: At, par: Par, member: Any = None) -> Instant:
+    """Leaves as what the user named them."""
+    nd_f, nd_i = model.n_d
+    t = par.theta[0] + at.tau
+    u = None
+    if model.u_tree is not None:
+        u = jax.tree.unflatten(model.u_tree, model.inputs(t, at.i, par.theta))
+    return Instant(
+        t=t,
+        x=model.x.join(at.w[: model.nx], ()),
+        d=model.d.join(at.w[model.moving : model.moving + nd_f], at.i[:nd_i]),
+        u=u,
+        member=member,
+        mode=at.i[model.place_mode] if model.modes else None,
+    )
+
+
+def integrals(model: Model, at: At) -> Any:
+    return model.q.join(at.w[model.nx : model.moving], ())
+
+
+def _tolerance(t: Any) -> Any:
+    return 16 * jnp.finfo(jnp.float64).eps * jnp.abs(t)
+
+
+def find_row(tape: Tape, offset: Any, side: str) -> Any:
+    """The row that holds an offset from t0; at a jump the one after it, or before it for `left`.
+
+    Times within rounding of a jump count as the jump's own.
+    """
+    sign = jnp.where(tape.backward, -1.0, 1.0)
+    rows = jnp.arange(tape.tau.shape[0])
+    keys = jax.lax.stop_gradient(jnp.where(rows <= tape.n, sign * tape.tau, jnp.inf))
+    where = jax.lax.stop_gradient(sign * offset)
+    tol = _tolerance(where)
+    if side == "right":
+        k = jnp.searchsorted(keys, where + tol, side="right") - 1
+    else:
+        k = jnp.searchsorted(keys, where - tol, side="left") - 1
+    return jnp.clip(k, 0, tape.n)
+
+
+def state_at(spec: Spec, tape: Tape, offset: Any, side: str) -> At:
+    """The state at an offset from t0: the step map from the start of its row (M15)."""
+    model, m, par = spec.model, spec.model.moving, tape.par()
+    at = tape.state(find_row(tape, offset, side))
+
+    def flow(s: Any, moving: Leaves) -> Leaves:
+        return model.flow(At(s, (*moving, *at.w[m:]), at.i), par)
+
+    moved = step(spec.tableau, flow, at.tau, at.w[:m], offset - at.tau)
+    return At(offset, (*moved, *at.w[m:]), at.i)
+
+
+def output(model: Model, at: At, par: Par) -> Any:
+    if model.output_fn is None:
+        return instant(model, at, par).x
+    leaves = model.output_fn(model.args(at, par), par)
+    return jax.tree.unflatten(model.output_fn.out, leaves)
+
+
+def gate(open_: Any, tree: Any) -> Any:
+    """The same values, without derivatives unless `open_`: keeps 0 * inf out of reverse mode."""
+
+    def one(v: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(v), jnp.floating):
+            return v
+        return jnp.where(open_, v, jax.lax.stop_gradient(v))
+
+    return jax.tree.map(one, tree)
+
+
+def spoil(ok: Any, tree: Any) -> Any:
+    """NaN, and derivatives that are NaN too, if a solve failed: neither is silently zero."""
+
+    def one(v: Any) -> Any:
+        if jnp.issubdtype(jnp.result_type(v), jnp.floating):
+            return v * jnp.where(ok, 1.0, jnp.nan).astype(v.dtype)
+        return v
+
+    return jax.tree.map(one, tree)
+
+
+def hide(reached: Any, tree: Any) -> Any:
+    """NaN (or -1) where something was not reached; the cotangent there is dropped."""
+
+    def one(v: Any) -> Any:
+        mask = jnp.reshape(reached, jnp.shape(reached) + (1,) * (jnp.ndim(v) - jnp.ndim(reached)))
+        if jnp.issubdtype(jnp.result_type(v), jnp.floating):
+            return jnp.where(mask, v, jnp.nan)
+        return v
+
+    return jax.tree.map(one, tree)
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "side"))
+def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any]:
+    """Outputs at the times `ts` and which of them were reached."""
+    par = tape.par()
+    sign = jnp.where(tape.backward, -1.0, 1.0)
+    end = tape.end.tau
+
+    def one(t: Any) -> tuple[Any, Any]:
+        offset = t - tape.theta[0]
+        tol = _tolerance(end)
+        inside = (sign * (offset - end) <= tol) & (sign * offset >= -tol)
+        return output(spec.model, state_at(spec, tape, offset, side), par), inside
+
+    y, inside = jax.vmap(one)(ts)
+    return hide(inside, y), inside
+
+
+@functools.partial(jax.jit, static_argnames=("spec",))
+def read_end(spec: Spec, tape: Tape, ok: Any) -> tuple[Instant, tuple]:
+    """Where the solve stopped; and that instant, its integrals and output, NaN unless `ok`."""
+    at, par = tape.end, tape.par()
+    last = instant(spec.model, at, par)
+    reached = (last, integrals(spec.model, at), output(spec.model, at, par))
+    return last, spoil(ok, reached)
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "size"))
+def read_events(spec: Spec, tape: Tape, size: int) -> tuple:
+    """The first `size` firings: (t, which, member, before, after, count)."""
+    model, par = spec.model, tape.par()
+    own = jnp.asarray([a.logged for a in model.actions])
+    rows = jnp.arange(tape.kind.shape[0])
+    action = action_of(tape.kind.astype(jnp.int32))
+    is_event = (rows < tape.n) & (tape.kind > 0) & own[jnp.clip(action, 0)]
+    count = jnp.sum(is_event)
+    index = jnp.nonzero(is_event, size=size, fill_value=0)[0]
+    valid = jnp.arange(size) < count
+
+    def one(k: Any, real: Any) -> tuple:
+        member = tape.member[0][k] if tape.member else jnp.zeros((), jnp.int32)
+        which = jnp.where(real, action[k], -1)
+        at = tape.state(k)
+        before = at
+        for j, a in enumerate(model.actions):
+            if a.logged:
+                here, fixed = gate(which == j, (at, par))
+                firing = Firing(member, rooted_of(tape.kind[k]) & (which == j))
+                new = approach(model, a, here, fixed, firing, TAYLOR)
+                before = select(which == j, new, before)
+        after = tape.state(k + 1)
+        return (
+            instant(model, before, par, member),
+            instant(model, after, par, member),
+            which,
+            member,
+        )
+
+    before, after, which, member = jax.vmap(one)(index, valid)
+    before, after = hide(valid, before), hide(valid, after)
+    return (
+        before.t,
+        jnp.where(valid, which, -1),
+        jnp.where(valid, member, -1),
+        before,
+        after,
+        count,
+    )

@@ -1,0 +1,126 @@
+"""The tape, and the state of the loop that writes it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from .leaves import Leaves
+from .model import At
+
+FLOW = 0  # the kind of a flow row; a jump row is 1 + 2 * action + rooted
+
+
+def jump_kind(action: Any, rooted: Any) -> Any:
+    return 1 + 2 * action + rooted
+
+
+def action_of(kind: Any) -> Any:
+    """The action of a jump row; -1 for flow rows."""
+    return (kind - 1) // 2
+
+
+def rooted_of(kind: Any) -> Any:
+    return (kind - 1) % 2 == 1
+
+
+class Rows(NamedTuple):
+    """One row per accepted step or jump: where it starts, and what was decided about it.
+
+    Every array has the row as its first axis, then lanes, then the leaf's own shape. Row `n` holds
+    the final state.
+    """
+
+    tau: Any
+    w: Leaves
+    i: Leaves
+    h: Any
+    kind: Any
+    member: Leaves  # one array if the model has families of events, else none
+
+
+class Knobs(NamedTuple):
+    """Numbers that steer the decisions; none is differentiated, none is compiled in."""
+
+    rtol: Any
+    atol: Leaves
+    first_step: Any  # NaN: choose one
+    max_step: Any
+    fixed: Any
+    control: Leaves  # safety, shrink, grow, beta
+    max_steps: Any
+    max_events: Any
+
+
+class Search(NamedTuple):
+    """The location of a crossing between iterations; lengths count from the row's start."""
+
+    on: Any
+    guard: Any
+    member: Any
+    before: Any  # the guard's sign before the crossing
+    low: Any
+    high: Any
+    verified: Any
+    h: Any
+    last: Any  # the last Newton correction
+    count: Any
+
+
+class Counts(NamedTuple):
+    rows: Any
+    steps: Any
+    rejected: Any
+    evaluations: Any
+    events: Any
+    chain: Any  # jumps at this instant
+    bad: Any  # non-finite attempts in a row
+
+
+class Pace(NamedTuple):
+    """How fast events follow each other, to see them accumulate."""
+
+    last: Any
+    gap: Any
+    ratio: Any
+    streak: Any
+
+
+class Carry(NamedTuple):
+    """Everything the loop decides with."""
+
+    at: At
+    k1: Leaves  # the flow at `at`
+    h: Any  # the next step's length, positive
+    error: Any  # the controller's memory: the logarithm of the last error
+    values: Leaves  # the guards at `at`, and their slopes in time
+    slopes: Leaves
+    sides: Leaves  # see locate.py
+    leaving: Leaves  # the sign each guard left the row's start with, while searching
+    together: Leaves  # guards that reached zero in this batch and wait for their turn
+    armed: Leaves  # timed actions that lie ahead
+    target: Any  # the next of their times
+    jump: Any  # the action to fire now, or -1
+    member: Any
+    rooted: Any
+    search: Search
+    counts: Counts
+    pace: Pace
+    code: Any
+
+
+def empty_search() -> Search:
+    zero, off = jnp.zeros(()), jnp.zeros((), bool)
+    whole = jnp.zeros((), jnp.int32)
+    return Search(off, whole, whole, zero, zero, zero, off, zero, zero, whole)
+
+
+def empty_counts() -> Counts:
+    whole = jnp.zeros((), jnp.int32)
+    return Counts(*([whole] * len(Counts._fields)))
+
+
+def empty_pace() -> Pace:
+    zero = jnp.zeros(())
+    return Pace(zero, jnp.full((), jnp.inf), zero, jnp.zeros((), jnp.int32))

@@ -1,0 +1,196 @@
+"""The loop as a JAX primitive: batched over lanes, its tape growing by itself outside `jit`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import core
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from .lanes import Level, add_level, lane_shape, nest, one_kernel
+from .loop import Spec, begin, blank_rows, loop, unpack
+from .model import At, Par
+from .record import Carry, Counts, Knobs, Pace, Rows
+from .results import Result
+from .trace import under_jit
+
+FIRST_CAPACITY = 64
+
+simulate_p = Primitive("saltus_simulate")
+simulate_p.multiple_results = True
+
+
+class Run(NamedTuple):
+    """The static side of a simulation."""
+
+    spec: Spec
+    capacity: int  # rows
+    levels: tuple[Level, ...]
+    grows: bool = False  # more rows when they run out; not where shapes are fixed
+
+
+class Outcome(NamedTuple):
+    """What the loop hands on: where and why it stopped, and the record."""
+
+    end: At
+    counts: Counts
+    pace: Pace
+    code: Any
+    rows: Rows
+
+
+def _structure(run: Run) -> Any:
+    m = run.spec.model
+    rows = Rows(0, (0,) * m.n_w, (0,) * m.n_i, 0, 0, (0,) * m.families)
+    counts = Counts(*([0] * len(Counts._fields)))
+    pace = Pace(*([0] * len(Pace._fields)))
+    end = At(0, (0,) * m.n_w, (0,) * m.n_i)
+    return jax.tree.structure(Outcome(end, counts, pace, 0, rows))
+
+
+def _lanes(args: Any, levels: tuple[Level, ...]) -> tuple[int, ...]:
+    return lane_shape(args, [False] * len(args), levels)
+
+
+def _outcome(carry: Carry, rows: Rows) -> Outcome:
+    return Outcome(carry.at, carry.counts, carry.pace, carry.code, rows)
+
+
+def _complete(run: Run, *args: Any) -> tuple[Outcome, Carry]:
+    """Start and go."""
+
+    def first(_: Any, flat: list) -> Carry:
+        return begin(run.spec, *unpack(run.spec, flat))
+
+    carry = nest(first, run.levels)(jnp.zeros(_lanes(args, run.levels)), list(args))
+    rows = blank_rows(run.spec.model, carry.at, run.capacity)
+    carry, rows = loop(run.spec, run.levels, carry, rows, list(args))
+    return _outcome(carry, rows), carry
+
+
+# -- eagerly: the tape grows ----------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def _first_pass(run: Run, platform: str) -> tuple[Any, dict]:
+    found: dict = {}
+
+    def flat(*args: Any) -> list:
+        leaves, found["structure"] = jax.tree.flatten(_complete(run, *args))
+        return leaves
+
+    return jax.jit(one_kernel(flat, platform)), found
+
+
+@functools.lru_cache(maxsize=256)
+def _next_pass(run: Run, structure: Any, platform: str) -> Any:
+    def flat(*given: Any) -> list:
+        n = structure.num_leaves
+        outcome, carry = jax.tree.unflatten(structure, given[:n])
+        carry, rows = loop(run.spec, run.levels, carry, outcome.rows, list(given[n:]))
+        return jax.tree.leaves((_outcome(carry, rows), carry))
+
+    return jax.jit(one_kernel(flat, platform))
+
+
+_last_capacity: dict[Any, int] = {}
+
+
+def _impl(*args: Any, run: Run) -> list:
+    """Grow the tape by factors of four until every lane has stopped, going on where it was full."""
+    platform = next(iter(args[0].devices())).platform
+    if not run.grows:
+        return _fixed(run, platform)(*args)
+    key = (run.spec, run.levels)
+    size = _last_capacity.get(key, FIRST_CAPACITY)
+    compiled, found = _first_pass(run._replace(capacity=size), platform)
+    flat = compiled(*args)
+    while True:
+        outcome, carry = jax.tree.unflatten(found["structure"], flat)
+        full = np.asarray(outcome.counts.rows) >= size
+        if not np.any((np.asarray(outcome.code) == int(Result.running)) & full):
+            break
+        size *= 4
+        rows = jax.tree.map(functools.partial(_longer, size + 1), outcome.rows)
+        given = jax.tree.leaves((outcome._replace(rows=rows), carry))
+        flat = _next_pass(run._replace(capacity=size), found["structure"], platform)(*given, *args)
+    _last_capacity[key] = size
+    return jax.tree.leaves(outcome)
+
+
+def _longer(size: int, rows: Any) -> Any:
+    return jnp.concatenate([rows, jnp.zeros((size - rows.shape[0], *rows.shape[1:]), rows.dtype)])
+
+
+# -- inside `jit`: a fixed capacity ---------------------------------------------------------------
+
+
+def _abstract(*avals: Any, run: Run) -> list:
+    m, lanes = run.spec.model, _lanes(avals, run.levels)
+
+    def leaf(k: int) -> tuple:
+        return avals[k].shape[sum(level[k] for level in run.levels) :]
+
+    def end(k: int) -> Any:
+        return core.ShapedArray((*lanes, *leaf(k)), avals[k].dtype)
+
+    def room(k: int) -> Any:
+        return core.ShapedArray((run.capacity + 1, *lanes, *leaf(k)), avals[k].dtype)
+
+    time, whole = jnp.dtype("float64"), jnp.dtype("int32")
+    state = range(1 + m.n_w + m.n_i)
+    numbers = [whole] * len(Counts._fields) + [time, time, time, whole, whole]
+    out = [*map(end, state), *(core.ShapedArray(lanes, d) for d in numbers)]
+    column = (run.capacity + 1, *lanes)
+    columns = [time, m.kind_dtype, *[whole] * m.families]
+    return [*out, *map(room, state), *(core.ShapedArray(column, d) for d in columns)]
+
+
+def _batch(args: Any, dims: Any, *, run: Run) -> tuple:
+    moved, flags = add_level(args, dims, [False] * len(args))
+    run = run._replace(levels=(*run.levels, flags))
+    out = simulate_p.bind(*moved, run=run)
+    shape = jax.tree.unflatten(_structure(run), out)
+    where = jax.tree.map(lambda _: 0, shape)
+    where = where._replace(rows=jax.tree.map(lambda _: 1, shape.rows))
+    return out, jax.tree.leaves(where)
+
+
+def _bounded(run: Run, platform: str) -> Any:
+    """The whole simulation with a fixed number of rows; running out of them is a result."""
+
+    def flat(*args: Any) -> list:
+        outcome, _ = _complete(run, *args)
+        full = outcome.code == int(Result.running)
+        code = jnp.where(full, int(Result.too_many_steps), outcome.code)
+        return jax.tree.leaves(outcome._replace(code=code))
+
+    return one_kernel(flat, platform)
+
+
+@functools.lru_cache(maxsize=256)
+def _fixed(run: Run, platform: str) -> Any:
+    return jax.jit(_bounded(run, platform))
+
+
+def _lower(platform: str) -> Any:
+    return mlir.lower_fun(lambda *args, run: _bounded(run, platform)(*args), multiple_results=True)
+
+
+simulate_p.def_impl(_impl)
+simulate_p.def_abstract_eval(_abstract)
+batching.primitive_batchers[simulate_p] = _batch
+mlir.register_lowering(simulate_p, _lower("cpu"), platform="cpu")
+mlir.register_lowering(simulate_p, _lower("other"))
+
+
+def simulate(spec: Spec, at: At, par: Par, knobs: Knobs, capacity: int) -> Outcome:
+    """Run the loop; `capacity` bounds the rows inside `jit`, eagerly they grow."""
+    flat = [jax.lax.stop_gradient(v) for v in jax.tree.leaves((at, par, knobs))]
+    run = Run(spec, capacity, (), grows=not under_jit())
+    return jax.tree.unflatten(_structure(run), simulate_p.bind(*flat, run=run))

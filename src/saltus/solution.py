@@ -1,0 +1,330 @@
+"""What a solve returns: values, events, dense output, and why it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .course import Course, course
+from .loop import Spec
+from .model import At
+from .readout import Tape, hide, read, read_events
+from .record import Pace
+from .results import Result, SolveError
+from .system import Instant
+from .tables import describe, describe_events
+from .trace import is_tracer
+
+
+class EventLog(eqx.Module):
+    """The events of a solve in order: when, which, and the instants just before and after.
+
+    Outside `jit` there are exactly `count` entries; inside, entries beyond `count` are NaN (and
+    -1 in `which`), so that a loss that reads them says so.
+    """
+
+    t: Any
+    which: Any
+    member: Any
+    before: Instant
+    after: Instant
+    count: Any
+    names: tuple[str, ...] = eqx.field(static=True)
+    families: tuple[bool, ...] = eqx.field(static=True)  # which of them have members
+    modes: tuple[str, ...] = eqx.field(static=True, default=())
+    units: Any = eqx.field(static=True, default=None)
+
+    def of(self, name: str) -> EventLog:
+        """Only the events called `name`."""
+        if name not in self.names:
+            raise KeyError(f'no event is called "{name}"; the events are {list(self.names)}.')
+        wanted = self.which == self.names.index(name)
+        if is_tracer(wanted):
+            size = self.which.shape[0]
+        else:
+            size = int(np.max(np.sum(np.asarray(wanted), axis=-1), initial=0))
+        return _only(self, wanted, size)
+
+    def nth(self, k: int) -> EventLog:
+        """Event number `k`, counted from 0; NaN if there were not so many.
+
+        Indexing the arrays instead (`log.t[k]`) is clamped by JAX to the last entry.
+        """
+        missing = k >= self.count
+
+        def one(v: Any) -> Any:
+            floating = jnp.issubdtype(v.dtype, jnp.floating)
+            extra = jnp.full((1, *v.shape[1:]), jnp.nan if floating else -1, v.dtype)
+            padded = jnp.concatenate([v, extra])
+            return padded[jnp.where(missing, v.shape[0], k)]
+
+        t, which, member, before, after = jax.tree.map(
+            one, (self.t, self.which, self.member, self.before, self.after)
+        )
+        count = jnp.where(missing, 0, 1)
+        return dataclasses.replace(
+            self, t=t, which=which, member=member, before=before, after=after, count=count
+        )
+
+    def __len__(self) -> int:
+        return self.which.shape[-1]
+
+    def __repr__(self) -> str:
+        return describe_events(self)
+
+    def to_pandas(self) -> Any:
+        """A data frame with one line per event: time, name, member, states before and after."""
+        from .export import events_to_pandas
+
+        return events_to_pandas(self)
+
+    def to_xarray(self) -> Any:
+        """A dataset along `event`: time, name, member, states before and after."""
+        from .export import events_to_xarray
+
+        return events_to_xarray(self)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _only(log: EventLog, wanted: Any, size: int) -> EventLog:
+    if jnp.ndim(wanted) > 1:
+        return jax.vmap(lambda g, m: _only(g, m, size))(log, wanted)
+    count = jnp.sum(wanted)
+    index = jnp.nonzero(wanted, size=size, fill_value=0)[0]
+    valid = jnp.arange(size) < count
+
+    def pick(v: Any) -> Any:
+        return jnp.take(v, index, axis=0, mode="clip")
+
+    before, after = jax.tree.map(pick, (log.before, log.after))
+    return EventLog(
+        hide(valid, pick(log.t)), jnp.where(valid, pick(log.which), -1),
+        jnp.where(valid, pick(log.member), -1), hide(valid, before), hide(valid, after),
+        count, log.names, log.families, log.modes, log.units,
+    )  # fmt: skip
+
+
+class Stats(eqx.Module):
+    """What the solve cost."""
+
+    steps: Any  # attempts, rejected ones and those of event location included
+    rejected: Any
+    evaluations: Any  # of the flow
+    rows: Any
+    events: Any
+
+
+class Presented:
+    """What every solution, fresh or loaded, shows of itself."""
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def plot(self, *names: str, points: int = 2000) -> Any:
+        """A figure of the outputs over time, events marked, both limits drawn at jumps.
+
+        `names` choose what is drawn (all of it by default); `points` is about how many points
+        each curve gets. Needs the extra `plot`.
+        """
+        from .plot import plot
+
+        return plot(self, *names, points=points)
+
+    def save(self, path: Any) -> Any:
+        """Write the solution to an `.npz` file and return its path; `Solution.load` reads it."""
+        from .export import save
+
+        return save(self, path)
+
+    def to_pandas(self) -> Any:
+        """A data frame of the saved outputs, time as index, units in the columns' names.
+
+        Needs the extra `data`. A batch gets its numbers as a first level of the index.
+        """
+        from .export import to_pandas
+
+        return to_pandas(self)
+
+    def to_xarray(self) -> Any:
+        """A dataset of the saved outputs along `t`, units as attributes. Needs the extra `data`."""
+        from .export import to_xarray
+
+        return to_xarray(self)
+
+
+class Solution(Presented, eqx.Module):
+    """The result of a solve. Every float in it is differentiable."""
+
+    t: Any
+    y: Any
+    reached: Any
+    integral: Any
+    final: Instant
+    result: Any
+    stats: Stats
+    last: Instant  # where the solve stopped, whatever the reason
+    tape: Tape = eqx.field(repr=False)
+    pace: Pace = eqx.field(repr=False)
+    spec: Spec = eqx.field(static=True, repr=False)
+    max_events: int = eqx.field(static=True, repr=False)
+    units: Any = eqx.field(static=True, repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the events, in order of declaration."""
+        return tuple(a.name for a in self._declared())
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The names of an automaton's modes."""
+        return self.spec.model.modes
+
+    @property
+    def start(self) -> Any:
+        """The time at which the solve started."""
+        return self.tape.theta[0]
+
+    def _declared(self) -> list:
+        return [a for a in self.spec.model.actions if a.logged]
+
+    @property
+    def events(self) -> EventLog:
+        """The events in order, differentiable."""
+        count = self.stats.events
+        if is_tracer(count):
+            size = min(self.max_events, self.tape.kind.shape[-1])
+        else:
+            size = int(np.max(np.asarray(count), initial=0))
+        if not self.names:
+            size = 0
+        fn = functools.partial(read_events, self.spec, size=size)
+        for _ in range(jnp.ndim(count)):
+            fn = jax.vmap(fn)
+        t, which, member, before, after, count = fn(self.tape)
+        families = tuple(a.size is not None for a in self._declared())
+        return EventLog(
+            t, which, member, before, after, count, self.names, families, self.modes, self.units
+        )
+
+    def __getitem__(self, lane: Any) -> Solution:
+        """One solution of a batch made with `vmap`."""
+        if jnp.ndim(self.result) == 0:
+            raise TypeError("this is one solution, not a batch: sol[k] is for solves under vmap.")
+        return jax.tree.map(lambda v: v[lane], self)
+
+    def course(self, fractions: Any) -> Course:
+        """The output at `fractions` of every step, for plots and files."""
+        return course(self.spec, self.tape, fractions)
+
+    @staticmethod
+    def load(path: Any) -> Any:
+        """A solution that was written with `save`: all its numbers, but no derivatives."""
+        from .export import load
+
+        return load(path)
+
+    def __call__(self, t: Any, side: str = "right") -> Any:
+        """The output at any time; `side="left"` gives the limit from before a jump."""
+        if side not in ("right", "left"):
+            raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
+        times = jnp.asarray(t, dtype=jnp.float64)
+
+        def one(tape: Tape) -> Any:
+            y, _ = read(self.spec, tape, times.reshape(-1), side)
+            return jax.tree.map(lambda v: v.reshape(times.shape + v.shape[1:]), y)
+
+        for _ in range(jnp.ndim(self.tape.n)):
+            one = jax.vmap(one)
+        return one(self.tape)
+
+    def check(self) -> Solution:
+        """Raise if the solve failed; inside `jit` too, where the error comes at run time."""
+        bad = self.result > int(Result.terminated)
+        if is_tracer(self.result):
+            codes = [r for r in Result if r > Result.terminated]
+            index = jnp.clip(self.result - int(codes[0]), 0, len(codes) - 1)
+            return eqx.branched_error_if(self, bad, index, [r.message for r in codes])
+        if np.any(np.asarray(bad)):
+            raise failure(self)
+        return self
+
+
+def failure(sol: Solution) -> SolveError:
+    """The error that says where and why a solve stopped."""
+    sol = jax.tree.map(jax.lax.stop_gradient, sol)  # plain numbers, also inside `jax.grad`
+    if jnp.ndim(sol.result):
+        codes = np.asarray(sol.result).reshape(-1)
+        lanes = np.flatnonzero(codes > int(Result.terminated))
+        result = Result(int(codes[lanes[0]]))
+        text = (
+            f"{len(lanes)} of {codes.size} solves stopped early; the first is number {lanes[0]}: "
+            f"{result.name}: {result.message}"
+        )
+        return SolveError(text, result=result, t=float("nan"), event=None, solution=sol)
+    result = Result(int(sol.result))
+    t = float(sol.last.t)
+    event = None
+    place = f"solve stopped at t = {t:.10g} after {int(sol.stats.steps)} steps"
+    log = sol.events
+    if int(log.count):
+        event = sol.names[int(log.which[-1])]
+        place += f' and {int(log.count)} events, the last "{event}"'
+    detail = ""
+    if result == Result.events_accumulate:
+        gap, ratio = float(sol.pace.gap), float(sol.pace.ratio)
+        detail = f" They pile up at t = {t + gap * ratio / (1 - ratio):.10g}."
+    if result == Result.non_finite:
+        detail = " " + _culprit(sol)
+    text = f"{place}: {result.name}. {result.message}{detail}\nState there: {_state(sol.last)}"
+    return SolveError(text, result=result, t=t, event=event, solution=sol)
+
+
+def _state(now: Instant) -> str:
+    leaves = jax.tree_util.tree_flatten_with_path(now.x)[0]
+    parts = []
+    for path, leaf in leaves[:8]:
+        name = jax.tree_util.keystr(path).strip(".[]'\"") or "x"
+        value = np.asarray(leaf)
+        parts.append(f"{name} = {float(value):.6g}" if value.ndim == 0 else f"{name} = {value}")
+    return ", ".join(parts)
+
+
+def _non_finite(now: Instant) -> list[str]:
+    """The states that are not finite at the last of a row of instants."""
+    leaves = jax.tree_util.tree_flatten_with_path(now.x)[0]
+    return [
+        jax.tree_util.keystr(path).strip(".[]'\"") or "x"
+        for path, leaf in leaves
+        if not np.all(np.isfinite(np.asarray(leaf)[-1]))
+    ]
+
+
+def _culprit(sol: Solution) -> str:
+    """Which function gave the non-finite value, by evaluating each a little further on."""
+    model, tape = sol.spec.model, sol.tape
+    par = tape.par()
+    at = tape.end
+    sign = -1.0 if bool(tape.backward) else 1.0
+    log = sol.events
+    if int(log.count):
+        names = _non_finite(log.after)
+        if names and not _non_finite(log.before):
+            return f'It was the reset of event "{sol.names[int(log.which[-1])]}": {names[0]}.'
+    for h in (0.0, 1e-12, 1e-8, 1e-4, 1e-2, 1.0):
+        k = model.flow(at, par)
+        w = tuple(v + sign * h * d for v, d in zip(at.w, k, strict=False)) + at.w[model.moving :]
+        here = At(at.tau + sign * h, w, at.i)
+        names = [f"flow of {n or 'x'}" for n in model.x.names()]
+        names += [f"rate of {n or 'the integral'}" for n in model.q.names()]
+        names += [f'guard of event "{a.name}"' for a in model.guards]
+        values = (*model.flow(here, par), *model.guard_values(here, par))
+        for name, value in zip(names, values, strict=True):
+            if not np.all(np.isfinite(np.asarray(value))):
+                return f"It was the {name}."
+    return "The state itself overflowed."

@@ -1,0 +1,251 @@
+"""The public entry: from a system, a start and parameters to a differentiable solution."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .build import Built, Parts, build, dismantle
+from .control import PI
+from .firing import resolution
+from .leaves import Leaves
+from .loop import Spec
+from .methods import Explicit, Tsit5
+from .model import At, Model, Par
+from .primitives import replay
+from .readout import Tape, read, read_end
+from .record import Knobs
+from .results import Result
+from .simulate import Outcome, simulate
+from .solution import Solution, Stats, failure
+from .system import HybridSystem, Instant
+from .trace import is_tracer, under_jit
+
+ROWS_IN_JIT = 4096
+EVENTS_IN_JIT = 256
+MANY = 1_000_000
+
+
+def solve(
+    system: HybridSystem,
+    start: Instant,
+    p: Any,
+    t1: Any,
+    *,
+    ts: Any = None,
+    method: Explicit | None = None,
+    throw: bool = True,
+    max_steps: int | None = None,
+    max_events: int | None = None,
+) -> Solution:
+    """Simulate `system` from `start` to `t1` and return a differentiable `Solution`.
+
+    `ts` are the times at which outputs are saved (`None`: only the end). `method` is `Tsit5()` by
+    default and carries the tolerances. A failed solve raises `SolveError` with the partial solution
+    in it, or returns it if `throw=False`; inside `jit` and `vmap` it always returns, with NaN for
+    everything that was not reached (`sol.check()` raises there). `max_steps` bounds the step
+    attempts, and inside `jit` the rows of the tape; `max_events` the firings, and inside `jit`
+    the length of the event log.
+    """
+    method = _method(method)
+    shapes, parts = dismantle(system, start, p)
+    built = build(system, shapes, parts)
+    model = built.model
+    t1 = _number("t1", t1)
+    ts = None if ts is None else _times(ts, parts.t, t1)
+    spec = Spec(model, method.tableau, method.control.adaptive)
+    theta, iota = _parameters(system, start, p, parts, built, t1)
+    at, backward = _prepare(model, parts, theta, iota)
+    par = Par(theta, iota, backward)
+    capacity = ROWS_IN_JIT if max_steps is None else _count("max_steps", max_steps)
+    log_size = EVENTS_IN_JIT if max_events is None else _count("max_events", max_events)
+    knobs = _knobs(model, method, max_steps, max_events)
+    outcome = simulate(spec, at, par, knobs, capacity)
+    tape = _tape(spec, outcome, at, par)
+    sol = _solution(system, spec, tape, outcome, ts, log_size)
+    concrete = not is_tracer(sol.result)
+    if throw and concrete and np.any(np.asarray(sol.result) > int(Result.terminated)):
+        raise failure(sol)
+    return sol
+
+
+def _method(method: Any) -> Explicit:
+    if method is None:
+        return Tsit5()
+    if isinstance(method, type) and issubclass(method, Explicit):
+        raise TypeError(
+            f"solve: method is the class {method.__name__}, expected an object. "
+            f"Write method=saltus.{method.__name__}()."
+        )
+    if not isinstance(method, Explicit):
+        raise TypeError(
+            f"solve: method is {method!r}, expected Tsit5(), Dopri5() or Dopri8(). "
+            "Write method=saltus.Tsit5(rtol=1e-8, atol=1e-8)."
+        )
+    return method
+
+
+def _number(name: str, value: Any) -> Any:
+    value = jnp.asarray(value, dtype=jnp.float64)
+    if value.ndim:
+        raise ValueError(f"solve: {name} has shape {value.shape}, expected a number.")
+    if not is_tracer(value) and not np.isfinite(value):
+        raise ValueError(
+            f"solve: {name} is {float(value)}, expected a finite number. To run until something "
+            "happens, give a late end and a terminal event."
+        )
+    return value
+
+
+def _count(name: str, value: Any) -> int:
+    if is_tracer(value) or int(value) != value or value < 1:
+        raise ValueError(f"solve: {name} is {value}, expected a whole number of at least 1.")
+    return int(value)
+
+
+def _times(ts: Any, t0: Any, t1: Any) -> Any:
+    ts = jnp.asarray(ts, dtype=jnp.float64)
+    if ts.ndim != 1:
+        raise ValueError(
+            f"solve: ts has shape {ts.shape}, expected one axis of times. Write "
+            "ts=jnp.linspace(t0, t1, 100), or leave ts out to save the end only."
+        )
+    if not any(is_tracer(v) for v in (ts, t0, t1)) and ts.size:
+        low, high = sorted((float(t0), float(t1)))
+        slack = 1e-12 * max(abs(low), abs(high), 1e-300)
+        outside = np.asarray((ts < low - slack) | (ts > high + slack))
+        if outside.any():
+            raise ValueError(
+                f"solve: ts contains {float(ts[int(outside.argmax())])}, outside of "
+                f"[{low}, {high}]. Move t1, or drop those times."
+            )
+    return ts
+
+
+def _parameters(
+    system: HybridSystem, start: Instant, p: Any, parts: Parts, built: Built, t1: Any
+) -> tuple[Leaves, Leaves]:
+    """theta and iota in the order model.py gives."""
+    ticks = []
+    for tick in built.ticks:
+        for value in (tick.period, tick.offset):
+            ticks.append(_number("every", value(start, p) if callable(value) else value))
+    signals = [v for s in parts.signals for v in (s.times, s.values)]
+    theta = (parts.t, t1, *parts.p, *signals, *ticks, *built.floats)
+    return theta, (*parts.p_others, *(jnp.asarray(v) for v in built.others))
+
+
+@functools.lru_cache(maxsize=256)
+def _preparation(model: Model) -> Any:
+    """The first row state from the leaves of the start."""
+
+    def prepare(parts: tuple, theta: Leaves, iota: Leaves) -> tuple[At, Any]:
+        x, d, d_others, mode, signals = parts
+        backward = jax.lax.stop_gradient(theta[1] < theta[0])
+        q = model.zero_integrals()
+        counts = [
+            _first_tick(theta, model.first_tick + 2 * j, backward) for j in range(model.ticks)
+        ]
+        segments = [s.segment(theta[0], backward).astype(jnp.int64) for s in signals]
+        waiting = sum(a.kind == "time" for a in model.actions)
+        blank = (jnp.full((), jnp.inf),) * waiting
+        flags = (jnp.zeros((model.kinks,), jnp.int32),) if model.kinks else ()
+        i = (*d_others, *([mode] if model.modes else []), *counts, *segments, *flags)
+        at = At(jnp.zeros(()), (*x, *q, *d, *blank), jax.lax.stop_gradient(i))
+        return model.with_pending_times(at, Par(theta, iota, backward)), backward
+
+    return jax.jit(prepare)
+
+
+def _first_tick(theta: Leaves, slot: int, backward: Any) -> Any:
+    """The count of the first tick strictly after the start (before it, going backward)."""
+    period, offset, t0 = theta[slot], theta[slot + 1], theta[0]
+    ratio = (t0 - offset) / period
+    ratio = jax.lax.stop_gradient(ratio)
+    near = jnp.round(ratio)
+    on_tick = jnp.abs(near - ratio) * jnp.abs(period) <= resolution(t0)
+    after = jnp.where(on_tick, near + 1, jnp.ceil(ratio))
+    before = jnp.where(on_tick, near - 1, jnp.floor(ratio))
+    return jnp.where(backward, before, after).astype(jnp.int64)
+
+
+def _prepare(model: Model, parts: Parts, theta: Leaves, iota: Leaves) -> tuple[At, Any]:
+    given = (parts.x, parts.d, parts.d_others, parts.mode, parts.signals)
+    return _preparation(model)(given, theta, iota)
+
+
+def _knobs(model: Model, method: Explicit, max_steps: int | None, max_events: int | None) -> Knobs:
+    """The method's numbers as arrays: changing one never recompiles."""
+    control = method.control if isinstance(method.control, PI) else PI()
+    fixed = getattr(method.control, "h", 1.0)
+    many, events = (ROWS_IN_JIT, EVENTS_IN_JIT) if under_jit() else (MANY, MANY)
+    return Knobs(
+        rtol=_array(method.rtol),
+        atol=_absolute(model, method.atol),
+        first_step=_array(np.nan if method.first_step is None else method.first_step),
+        max_step=_array(method.max_step),
+        fixed=_array(fixed),
+        control=tuple(
+            _array(v) for v in (control.safety, control.shrink, control.grow, control.beta)
+        ),
+        max_steps=jnp.asarray(many if max_steps is None else max_steps, jnp.int32),
+        max_events=jnp.asarray(events if max_events is None else max_events, jnp.int32),
+    )
+
+
+def _array(v: Any) -> Any:
+    return jnp.asarray(v, dtype=jnp.float64)
+
+
+def _absolute(model: Model, atol: Any) -> Leaves:
+    """One absolute tolerance per moving leaf: a number for all, or a pytree like x."""
+    leaves, treedef = jax.tree.flatten(atol)
+    if treedef == model.x.treedef and len(leaves) == model.nx:
+        given = [_array(v) for v in leaves]
+        rest = functools.reduce(jnp.minimum, [jnp.min(v) for v in given])
+        return (*given, *([rest] * (model.moving - model.nx)))
+    if len(leaves) != 1:
+        raise ValueError(
+            "method: atol has a structure different from x; give a number, or one entry per state."
+        )
+    return (_array(leaves[0]),) * model.moving
+
+
+def _tape(spec: Spec, outcome: Outcome, at: At, par: Par) -> Tape:
+    """The recorded rows as differentiable functions of the start and of the parameters."""
+    rows = outcome.rows
+    n = outcome.counts.rows
+    end = outcome.end
+    (tau, *w), (end_tau, *end_w) = replay(
+        spec,
+        (rows.tau, *rows.w),
+        (rows.h, rows.kind, *rows.member, *rows.i),
+        (n, par.backward, *par.iota),
+        (end.tau, *end.w),
+        par.theta,
+        (at.tau, *at.w),
+    )
+    last = At(end_tau, tuple(end_w), end.i)
+    return Tape(tau, tuple(w), rows.i, rows.h, rows.kind, rows.member, n, last, *par)
+
+
+def _solution(
+    system: HybridSystem, spec: Spec, tape: Tape, outcome: Outcome, ts: Any, log_size: int
+) -> Solution:
+    ok = outcome.code <= int(Result.terminated)
+    last, (final, integral, y) = read_end(spec, tape, ok)
+    t, reached = final.t, ok
+    if ts is not None:
+        t = ts
+        y, reached = read(spec, tape, ts, "right")
+    counts = outcome.counts
+    stats = Stats(counts.steps, counts.rejected, counts.evaluations, counts.rows, counts.events)
+    units = None if system.units is None else tuple(sorted(system.units.items()))
+    return Solution(
+        t, y, reached, integral, final, outcome.code, stats, last, tape, outcome.pace, spec,
+        log_size, units,
+    )  # fmt: skip

@@ -1,0 +1,189 @@
+"""Keeping the compiler from computing the same thing many times.
+
+XLA fuses cheap operations into each of their users. Where one decision feeds dozens of outputs that
+means dozens of copies of it: the loop of a bouncing ball was ten times its size. A call that is not
+inlined is a border that fusion does not cross.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import core
+from jax.extend import core as jex
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+from jax.interpreters.mlir import ir
+
+stage_p = Primitive("saltus_stage")
+stage_p.multiple_results = True
+
+
+def staged(fn: Callable) -> Any:
+    """`fn()`, computed once and not again in each of its users."""
+    closed, shape = jax.make_jaxpr(fn, return_shape=True)()
+    out = _bind(closed.jaxpr, closed.consts)
+    return jax.tree.unflatten(jax.tree.structure(shape), out)
+
+
+def _bind(jaxpr: Any, consts: Any) -> list:
+    open_ = jaxpr.replace(
+        constvars=[],
+        invars=[*jaxpr.constvars, *jaxpr.invars],
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    return stage_p.bind(*consts, closed=jex.ClosedJaxpr(open_, []))
+
+
+@stage_p.def_abstract_eval
+def _abstract(*avals: Any, closed: Any) -> list:
+    return list(closed.out_avals)
+
+
+def _batch(args: Any, dims: Any, *, closed: Any) -> tuple:
+    fn = jax.vmap(jex.jaxpr_as_fun(closed), in_axes=tuple(dims))
+    out = jax.make_jaxpr(fn)(*args)
+    return _bind(out.jaxpr, [*out.consts, *args]), [0] * len(out.out_avals)
+
+
+batching.primitive_batchers[stage_p] = _batch
+
+
+def call_lowering(ctx: Any, *args: Any, closed: Any, marks: dict[str, str]) -> Any:
+    """A call with marks for the compiler."""
+    out = mlir.core_call_lowering(ctx, *args, name="saltus_call", call_jaxpr=closed)
+    if out:
+        first = out[0][0] if isinstance(out[0], list | tuple) else out[0]
+        attributes: dict[str, ir.Attribute] = {k: ir.StringAttr.get(v) for k, v in marks.items()}
+        first.owner.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)
+    return out
+
+
+def _lower_cpu(ctx: Any, *args: Any, closed: Any) -> Any:
+    return call_lowering(ctx, *args, closed=closed, marks={"inlineable": "false"})
+
+
+mlir.register_lowering(stage_p, _lower_cpu, platform="cpu")
+mlir.register_lowering(
+    stage_p,
+    mlir.lower_fun(lambda *a, closed: jex.jaxpr_as_fun(closed)(*a), multiple_results=True),
+)
+
+
+branch_p = Primitive("saltus_branch")
+branch_p.multiple_results = True
+
+
+def branch(index: Any, cases: list[Callable], lazy: bool = False) -> Any:
+    """`cases[index]()`, like `lax.switch`; over lanes a lazy case is skipped if none needs it."""
+    traced = [jax.make_jaxpr(fn, return_shape=True)() for fn in cases]
+    values: list = []
+    for closed, _ in traced:
+        values += [c for c in closed.consts if not any(c is v for v in values)]
+    programs = tuple(_with_arguments(closed, values) for closed, _ in traced)
+    out = branch_p.bind(index, *values, programs=programs, lazy=lazy)
+    return jax.tree.unflatten(jax.tree.structure(traced[0][1]), out)
+
+
+def _with_arguments(closed: Any, values: list) -> Any:
+    """A closed-over jaxpr as one with `values` as its arguments."""
+
+    def fn(*args: Any) -> list:
+        places = [next(j for j, v in enumerate(values) if v is c) for c in closed.consts]
+        return core.eval_jaxpr(closed.jaxpr, [args[j] for j in places])
+
+    return jax.make_jaxpr(fn)(*[jax.typeof(v) for v in values])
+
+
+@branch_p.def_abstract_eval
+def _branch_abstract(index: Any, *avals: Any, programs: Any, lazy: bool) -> list:
+    return list(programs[0].out_avals)
+
+
+def _branch_batch(args: Any, dims: Any, *, programs: Any, lazy: bool) -> tuple:
+    (index, *values), (index_dim, *value_dims) = args, dims
+    size = next(v.shape[d] for v, d in zip(args, dims, strict=True) if d is not None)
+    batched = []
+    for closed in programs:
+        fn = jax.vmap(
+            lambda _, *a, c=closed: jex.jaxpr_as_fun(c)(*a), in_axes=(0, *value_dims), out_axes=0
+        )
+        shapes = [jax.typeof(v) for v in values]
+        lanes = jax.ShapeDtypeStruct((size,), index.dtype)
+        whole = jax.make_jaxpr(fn)(lanes, *shapes)
+        batched.append(jax.make_jaxpr(lambda *a, w=whole: _drop(w, a, size))(*shapes))
+    if index_dim is not None:
+        index = jnp.moveaxis(index, index_dim, 0)
+    elif index.ndim:
+        index = jnp.broadcast_to(index, (size, *index.shape))
+    out = branch_p.bind(index, *values, programs=tuple(batched), lazy=lazy)
+    return out, [0] * len(out)
+
+
+def _drop(whole: Any, args: Any, size: int) -> list:
+    return jex.jaxpr_as_fun(whole)(jnp.zeros((size,), jnp.int32), *args)
+
+
+batching.primitive_batchers[branch_p] = _branch_batch
+
+
+def _branch_run(index: Any, *args: Any, programs: Any, lazy: bool) -> list:
+    """One index: a switch. One per lane: each case that some lane needs, then a selection."""
+    if index.ndim == 0:
+        return jax.lax.switch(index, [jex.jaxpr_as_fun(p) for p in programs], *args)
+    if lazy:
+        results = [_if_needed(jnp.any(index == k), p, args) for k, p in enumerate(programs)]
+    else:
+        results = [_results(p, args) for p in programs]
+    out = []
+    for leaves in zip(*results, strict=True):
+        chosen = leaves[-1]
+        for k in range(len(leaves) - 2, -1, -1):
+            if leaves[k] is not chosen:
+                here = jax.lax.broadcast_in_dim(index == k, chosen.shape, range(index.ndim))
+                chosen = jax.lax.select(here, leaves[k], chosen)
+        out.append(chosen)
+    return out
+
+
+def _results(closed: Any, args: Any) -> list:
+    """The results of a case; what it merely passes on is passed on as it is."""
+    invars = closed.jaxpr.invars
+    out = jex.jaxpr_as_fun(closed)(*args)
+    for j, var in enumerate(closed.jaxpr.outvars):
+        k = next((k for k, v in enumerate(invars) if v is var), None)
+        if k is not None:
+            out[j] = args[k]
+    return out
+
+
+def _if_needed(needed: Any, closed: Any, args: Any) -> list:
+    """A case under a condition; what it merely passes on does not go through the condition."""
+    invars = closed.jaxpr.invars
+    passed = {
+        j: next(k for k, v in enumerate(invars) if v is out)
+        for j, out in enumerate(closed.jaxpr.outvars)
+        if any(v is out for v in invars)
+    }
+    kept = [j for j in range(len(closed.jaxpr.outvars)) if j not in passed]
+
+    def compute(*a: Any) -> list:
+        full = jex.jaxpr_as_fun(closed)(*a)
+        return [full[j] for j in kept]
+
+    def blank(*_: Any) -> list:
+        return [jnp.zeros(closed.out_avals[j].shape, closed.out_avals[j].dtype) for j in kept]
+
+    computed = jax.lax.cond(needed, compute, blank, *args)
+    out: list = [None] * len(closed.jaxpr.outvars)
+    for j, k in passed.items():
+        out[j] = args[k]
+    for j, value in zip(kept, computed, strict=True):
+        out[j] = value
+    return out
+
+
+mlir.register_lowering(branch_p, mlir.lower_fun(_branch_run, multiple_results=True))

@@ -1,0 +1,245 @@
+"""Solutions in words: names, units, numbers, plain-text tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .results import Result
+from .trace import is_tracer
+
+SHOWN = 8  # quantities in a summary
+LINES = 20  # events in a log
+SMALL = 3  # entries of an array that are written out in a log
+
+
+def path_name(path: Sequence[Any]) -> str:
+    """A path through a pytree as a person writes it: `arm.q[2]`."""
+    text = ""
+    for key in path:
+        name = getattr(key, "key", getattr(key, "name", None))
+        if name is None or isinstance(name, int):
+            text += f"[{getattr(key, 'idx', name)}]"
+        else:
+            text += f".{name}" if text else str(name)
+    return text
+
+
+def named(tree: Any, root: str) -> dict[str, Any]:
+    """The array leaves of a pytree by name; a tree that is one leaf is called `root`."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float):
+            name = path_name(path)
+            found[root + name if not name or name.startswith("[") else name] = leaf
+    return found
+
+
+def unit_of(units: Any, name: str) -> str:
+    """The unit of `name`: of its full name, of the name without indices, or of its last part."""
+    table = dict(units or ())
+    whole = name.partition("[")[0]
+    for key in (name, whole, whole.rpartition(".")[2]):
+        if key in table:
+            return str(table[key])
+    return ""
+
+
+def label(name: str, units: Any) -> str:
+    """`h [m]`, or `h` where no unit is known."""
+    unit = unit_of(units, name)
+    return f"{name} [{unit}]" if unit else name
+
+
+def number(value: Any, digits: int = 6, zeros: bool = False) -> str:
+    """A number with so many digits, with trailing zeros for columns; integers as they are."""
+    value = np.asarray(value)[()]
+    if not isinstance(value, float | np.floating):
+        return f"{value}"
+    return f"{value:#.{digits}g}" if zeros else f"{value:.{digits}g}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Columns under their heads, numbers to the right, columns in `left` to the left."""
+    cells = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [
+            text.ljust(width) if k in left else text.rjust(width)
+            for k, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
+
+
+def is_traced(tree: Any) -> bool:
+    return any(is_tracer(v) for v in jax.tree.leaves(tree))
+
+
+def derivatives(
+    values: Mapping[str, Any], jacobian: Mapping[str, Mapping[str, Any]], order: Sequence[str]
+) -> str:
+    """A table of values and of their derivatives with respect to the parameters `order`."""
+    rows = [
+        [name, number(values[name], 6, True), *(number(row[a], 6, True) for a in order)]
+        for name, row in ((name, jacobian[name]) for name in values)
+    ]
+    return table(["", "value", *(f"d/d{a}" for a in order)], rows)
+
+
+# -- the summary of a solution ------------------------------------------------------------------
+def describe(sol: Any) -> str:
+    """What `print(sol)` shows."""
+    if is_tracer(sol.result):
+        head = "Solution, traced: numbers exist when the compiled function runs"
+        lines = []
+    else:
+        codes = np.asarray(sol.result).reshape(-1)
+        head = _head(sol, codes)
+        lines = [("t", _span(sol)), ("steps", _steps(sol)), ("events", _count(sol))]
+    lines += [("final", _values(sol.final.x, sol.units, "x"))]
+    if sol.modes and sol.final.mode is not None and not is_traced(sol.final.mode):
+        modes = [sol.modes[int(k)] for k in np.asarray(sol.final.mode).reshape(-1)[:SHOWN]]
+        lines += [("mode", ", ".join(modes))]
+    if sol.integral is not None:
+        lines += [("integral", _values(sol.integral, sol.units, "integral"))]
+    lines += [("saved", _saved(sol))]
+    return "\n".join([head, *(f"  {key:<9}{text}" for key, text in lines)])
+
+
+def _head(sol: Any, codes: Any) -> str:
+    results = [Result(int(c)) for c in codes]
+    if np.ndim(sol.result) == 0:
+        result = results[0]
+        if result.ok or is_traced(sol.last.t):
+            return f"Solution: {result.name}. {result.message}"
+        unit = unit_of(sol.units, "t")
+        return f"Solution: {result.name} at t = {number(sol.last.t)} {unit}".rstrip() + (
+            f". {result.message}"
+        )
+    kinds = [f"{results.count(r)} {r.name}" for r in Result if r in results]
+    return f"Solution: a batch of {' x '.join(map(str, sol.result.shape))}: {', '.join(kinds)}"
+
+
+def _span(sol: Any) -> str:
+    if is_traced((sol.start, sol.last.t)):
+        return "differentiated"
+    first, last = np.asarray(sol.start), np.asarray(sol.last.t)
+    unit = unit_of(sol.units, "t")
+    return f"{_range(first)} to {_range(last)} {unit}".rstrip()
+
+
+def _range(value: Any) -> str:
+    """A number, or the range of many."""
+    value = np.asarray(value)
+    low, high = np.min(value), np.max(value)
+    if value.ndim and np.isnan(low) and not np.isnan(value).all():
+        return f"{number(np.nanmin(value))}..{number(np.nanmax(value))} or nan"
+    return number(low) if low == high or np.isnan(low) else f"{number(low)}..{number(high)}"
+
+
+def _steps(sol: Any) -> str:
+    s = sol.stats
+    steps, rejected, flows = _range(s.steps), _range(s.rejected), _range(s.evaluations)
+    return f"{steps}, {rejected} of them rejected; {flows} evaluations of the flow"
+
+
+def _count(sol: Any) -> str:
+    total = _range(sol.stats.events)
+    if np.ndim(sol.result) or total == "0":
+        return total
+    which = np.asarray(sol.events.which)
+    counts = [(name, int(np.sum(which == k))) for k, name in enumerate(sol.names)]
+    return f"{total}: " + ", ".join(f'{n} x "{name}"' for name, n in counts if n)
+
+
+def _values(tree: Any, units: Any, root: str) -> str:
+    leaves = named(tree, root)
+    parts = []
+    for name, leaf in list(leaves.items())[:SHOWN]:
+        unit = unit_of(units, name)
+        what = "" if name == "integral" else f"{name} = "
+        if is_traced(leaf):
+            parts.append(f"{name}: {leaf.dtype}{list(leaf.shape)}")
+        elif np.ndim(leaf) == 0 or np.size(leaf) > 4:
+            parts.append(f"{what}{_range(leaf)} {unit}".rstrip())
+        else:
+            inside = ", ".join(number(v) for v in np.asarray(leaf).reshape(-1))
+            parts.append(f"{what}[{inside}] {unit}".rstrip())
+    if len(leaves) > SHOWN:
+        parts.append(f"and {len(leaves) - SHOWN} more")
+    return ", ".join(parts)
+
+
+def _saved(sol: Any) -> str:
+    names = list(named(sol.y, "y"))
+    names = [*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])]
+    times = np.shape(sol.t)[np.ndim(sol.result) :]
+    where = f"at {times[0]} times" if times else "at the end"
+    return f"{', '.join(names)} {where}"
+
+
+# -- the event log ------------------------------------------------------------------------------
+def describe_events(log: Any) -> str:
+    """What `print(sol.events)` shows."""
+    names = ", ".join(f'"{n}"' for n in log.names) or "none declared"
+    if is_traced((log.t, log.which)):
+        return f"EventLog, traced: room for {log.which.shape[-1]} events ({names})"
+    if np.ndim(log.which) > 1:
+        lanes = " x ".join(map(str, log.count.shape))
+        return f"EventLog, a batch of {lanes}: {_range(log.count)} events each ({names})"
+    count = int(log.count)
+    if count == 0:
+        return f"EventLog: no events ({names})"
+    head = [label("t", log.units), "event", *_columns(log)]
+    largest = float(np.max(np.abs(np.asarray(log.t)[:count])))
+    decimals = int(np.clip(9 - np.floor(np.log10(largest)), 0, 15)) if largest > 0 else 1
+    rows = [event_row(log, k, decimals) for k in range(min(count, LINES))]
+    more = f"\n... and {count - LINES} more" if count > LINES else ""
+    plural = "s" if count > 1 else ""
+    return f"EventLog: {count} event{plural}\n" + table(head, rows, left=(1,)) + more
+
+
+def _columns(log: Any) -> list[str]:
+    names = [label(name, log.units) for name in named(log.before.x, "x")][:SHOWN]
+    return [*names, *(["mode"] if log.modes else [])]
+
+
+def event_name(log: Any, k: int) -> str:
+    """The name of entry `k`, with the member if it is one of a family."""
+    which = int(log.which[k])
+    member = f"[{int(log.member[k])}]" if log.families[which] else ""
+    return log.names[which] + member
+
+
+def event_row(log: Any, k: int, decimals: int) -> list[str]:
+    """One line of the log; values that jump show both sides."""
+    cells = [f"{float(log.t[k]):.{decimals}f}", event_name(log, k)]
+    before, after = named(log.before.x, "x"), named(log.after.x, "x")
+    for name in list(before)[:SHOWN]:
+        cells.append(_change(np.asarray(before[name][k]), np.asarray(after[name][k])))
+    if log.modes:
+        a, b = (log.modes[int(now.mode[k])] for now in (log.before, log.after))
+        cells.append(a if a == b else f"{a} -> {b}")
+    return cells
+
+
+def _change(a: Any, b: Any) -> str:
+    """A value, or both sides of a jump; of large arrays only how much of them jumps."""
+    if a.size > SMALL:
+        moved = int(np.sum(np.abs(a - b) > 1e-9 * np.maximum(1.0, np.abs(a))))
+        return f"{moved} of {a.size} change"
+    first, second = _short(a), _short(b)
+    return first if first == second else f"{first} -> {second}"
+
+
+def _short(value: Any) -> str:
+    value = np.where(np.abs(value) < 1e-12, 0.0, value)
+    if value.ndim == 0:
+        return number(value)
+    return "[" + ", ".join(number(v, 4) for v in value.reshape(-1)) + "]"

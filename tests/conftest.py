@@ -1,0 +1,138 @@
+"""What many tests look at: answers computed once per run, and a count of compilations."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import settings
+
+import saltus
+from problems import PROBLEMS, Problem, problem
+
+settings.register_profile("claims", deadline=None, derandomize=True, max_examples=20)
+settings.load_profile("claims")
+
+TIGHT = {
+    "tsit5": saltus.Tsit5(rtol=1e-10, atol=1e-10),
+    "dopri5": saltus.Dopri5(rtol=1e-10, atol=1e-10),
+    "dopri8": saltus.Dopri8(rtol=1e-10, atol=1e-10),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """What the library says about a problem, with a method; each part is computed when first asked.
+
+    Arrays have the axes (output), (output, parameter), (output, parameter, parameter).
+    """
+
+    problem: Problem
+    method: Any
+
+    def outputs(self, p: Any) -> dict[str, Any]:
+        return self.problem.evaluate(p, method=self.method)
+
+    @cached_property
+    def solution(self) -> Any:
+        return self.problem.solve(method=self.method)
+
+    @cached_property
+    def value(self) -> dict[str, float]:
+        sol, p = self.solution, self.problem.p
+        return {y: float(output(sol, p)) for y, output in self.problem.outputs.items()}
+
+    @cached_property
+    def reverse(self) -> dict[str, np.ndarray]:
+        """Gradients by the adjoint sweep."""
+        return self._rows(jax.jacrev(self.outputs)(self.problem.p))
+
+    @cached_property
+    def forward(self) -> dict[str, np.ndarray]:
+        """Gradients by the tangent sweep."""
+        return self._rows(jax.jacfwd(self.outputs)(self.problem.p))
+
+    @cached_property
+    def hessian(self) -> dict[str, np.ndarray]:
+        """Forward over reverse."""
+        nested = jax.hessian(self.outputs)(self.problem.p)
+        names = list(self.problem.p)
+        return {
+            y: np.array([[rows[a][b] for b in names] for a in names]) for y, rows in nested.items()
+        }
+
+    def _rows(self, nested: dict) -> dict[str, np.ndarray]:
+        return {y: np.array([row[a] for a in self.problem.p]) for y, row in nested.items()}
+
+
+_answers: dict[tuple[str, str], Answers] = {}
+
+
+def answers(name: str, method: str = "tsit5") -> Answers:
+    """The answers to a problem, shared by all tests of a run."""
+    if (name, method) not in _answers:
+        _answers[name, method] = Answers(problem(name), TIGHT[method])
+    return _answers[name, method]
+
+
+@pytest.fixture(name="answers", scope="session")
+def answers_fixture():
+    return answers
+
+
+class Compilations:
+    """How many programs XLA has compiled in this process."""
+
+    def __init__(self):
+        self.total = 0
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+
+    def _listen(self, event: str, duration: float, **_: Any) -> None:
+        self.total += event.endswith("backend_compile_duration")
+
+    def during(self, call: Any) -> int:
+        """How many of them `call()` needs."""
+        before = self.total
+        jax.block_until_ready(jax.tree.leaves(call()))
+        return self.total - before
+
+
+_compilations = Compilations()
+
+
+@pytest.fixture(scope="session")
+def compilations():
+    return _compilations
+
+
+MANY_PROGRAMS = 500
+_cleared = 0
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Forget compiled programs now and then: thousands of them fill a small machine's memory."""
+    global _cleared
+    if _compilations.total - _cleared > MANY_PROGRAMS:
+        jax.clear_caches()
+        _cleared = _compilations.total
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `-n`, tests of one problem and method share a worker, and so do the other tests of a
+    file: nothing is compiled twice."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByProblem(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            words = test.partition("[")[2].rstrip("]").split("-")
+            name = next((w for w in words if w in PROBLEMS), None)
+            method = next((w for w in words if w in TIGHT), "tsit5")
+            return file if name is None else f"{name}-{method}"
+
+    return ByProblem(config, log)
