@@ -28,8 +28,8 @@ def guard(now, p):
 
 system = saltus.automaton(
     {
-        "A": Mode(lambda now, p: 4 - now.x, [Exit(guard, to="B", direction="rising")]),
-        "B": Mode(lambda now, p: 10 - 2 * now.x, [Exit(guard, to="A", direction="falling")]),
+        "A": Mode(lambda now, p: 4 - now.x, exits=[Exit(guard, to="B", direction="rising")]),
+        "B": Mode(lambda now, p: 10 - 2 * now.x, exits=[Exit(guard, to="A", direction="falling")]),
     },
     rate=lambda now, p: now.x,
 )

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import settings
 
 import saltus
+from dae_problems import DAE_PROBLEMS
+from ivp_testset import IVP_PROBLEMS
 from problems import PROBLEMS, Problem, problem
 
 settings.register_profile("claims", deadline=None, derandomize=True, max_examples=20)
@@ -127,11 +129,13 @@ def pytest_xdist_make_scheduler(config, log):
     file: nothing is compiled twice."""
     from xdist.scheduler import LoadScopeScheduling
 
+    problems = {*PROBLEMS, *DAE_PROBLEMS, *IVP_PROBLEMS}
+
     class ByProblem(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
             words = test.partition("[")[2].rstrip("]").split("-")
-            name = next((w for w in words if w in PROBLEMS), None)
+            name = next((w for w in words if w in problems), None)
             method = next((w for w in words if w in TIGHT), "tsit5")
             return file if name is None else f"{name}-{method}"
 

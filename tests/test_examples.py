@@ -12,7 +12,17 @@ BEGIN = "# --- first block of the README: begin ---\n"
 END = "# --- first block of the README: end ---\n"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+LONG = ("09", "10", "11", "12", "13")  # minutes of compilation
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem[:2] in LONG else [])
+        for path in EXAMPLES
+    ],
+    ids=lambda path: path.stem,
+)
 def test_an_example_runs_and_draws_its_picture(path, tmp_path, monkeypatch):
     # The numbers that matter are asserted in the examples themselves.
     matplotlib = pytest.importorskip("matplotlib")

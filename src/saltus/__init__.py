@@ -7,9 +7,14 @@ import jax as _jax
 
 _jax.config.update("jax_enable_x64", True)
 
+from .adapters import fully_implicit, implicit_reset, remember
 from .automaton import Exit, Mode, automaton
 from .control import PI, Fixed
-from .methods import Dopri5, Dopri8, Tsit5
+from .costates import Costates, costates
+from .mass import mass_matrix
+from .methods import Dopri5, Dopri8, Radau5, Rodas5P, Tsit5
+from .probe import Estimate, error_estimate
+from .repair import Consistency, consistency, consistent
 from .results import Result, ReverseOverReverse, SolveError
 from .signals import Ramps, Steps
 from .solution import EventLog, Solution
@@ -23,6 +28,9 @@ __version__ = "0.1.0"
 __all__ = [
     "HybridSystem", "Instant", "Event", "TimeEvent", "every", "Steps", "Ramps", "when",
     "automaton", "Mode", "Exit", "from_function",
-    "solve", "Tsit5", "Dopri5", "Dopri8", "PI", "Fixed",
-    "Solution", "EventLog", "Result", "SolveError", "ReverseOverReverse",
+    "fully_implicit", "mass_matrix", "implicit_reset", "remember",
+    "solve", "consistent", "consistency", "Consistency",
+    "Tsit5", "Dopri5", "Dopri8", "Radau5", "Rodas5P", "PI", "Fixed",
+    "Solution", "EventLog", "costates", "Costates", "error_estimate", "Estimate",
+    "Result", "SolveError", "ReverseOverReverse",
 ]  # fmt: skip

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
+from .consistent import near_impasse
 from .control import FORGOTTEN, PI
 from .firing import choose, guard_slopes, resolution, sigma
 from .leaves import Leaves
 from .locate import Candidate, Knots, look, quiet, side_after
-from .methods.explicit import error_norm, full_step, middle
-from .methods.tableaus import Tableau
+from .methods.base import Goal, Stepper
+from .methods.reuse import steadier
 from .model import At, Model, Par
 from .record import FLOW, Carry, Knobs, Rows
 from .results import Result
@@ -35,32 +37,37 @@ class Tried(NamedTuple):
     values: Leaves  # guards at the end, and their slopes in time
     slopes: Leaves
     landed: Any  # the search has reached its root
+    aux: Leaves  # what is recorded with the row
+    memory: Any  # the method's
+    converged: Any  # whether the equations of an implicit step were solved
+    evaluations: Any
+    retry: Any  # worth another attempt of the same length
 
 
 def attempt(
-    model: Model, tab: Tableau, adaptive: bool, par: Par, knobs: Knobs, c: Carry
+    model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs, c: Carry
 ) -> tuple[Carry, Rows]:
     """Try a step and decide: reject, accept as one row, look closer, or go on searching."""
-    tried = staged(lambda: _try(model, tab, par, knobs, c))
+    tried = staged(lambda: _try(model, stepper, adaptive, par, knobs, c))
     if model.guards:
         tried = staged(lambda: polish(model, par, c, tried))
     row = Rows(
         c.at.tau, c.at.w, c.at.i, sigma(par) * tried.h, jnp.full((), FLOW, jnp.int32),
-        (c.member,) * model.families,
+        (c.member,) * model.families, c.at.z, tried.aux,
     )  # fmt: skip
     verdict = staged(lambda: _verdict(model, adaptive, par, c, tried))
-    h, memory = staged(lambda: _next_length(tab, adaptive, knobs, c, tried, verdict))
+    h, memory = staged(lambda: _next_length(model, stepper, adaptive, knobs, c, tried, verdict))
     counts = c.counts._replace(
-        steps=c.counts.steps + 1, evaluations=c.counts.evaluations + tab.stages - 1
+        steps=c.counts.steps + 1, evaluations=c.counts.evaluations + tried.evaluations
     )
-    c = c._replace(counts=counts)
+    c = c._replace(counts=counts, memory=tried.memory)
     cases = [
-        lambda: _reject(c, tried, h, adaptive),
-        lambda: _accept(model, par, c, tried),
+        lambda: _reject(model, par, c, tried, h, adaptive),
+        lambda: _accept(model, stepper, par, c, tried),
     ]
     if model.guards:
-        cases.append(lambda: _look(model, par, knobs, c, tried))
-        cases.append(lambda: search(model, par, knobs, c, tried, _moved(c, tried)))
+        cases.append(lambda: _look(model, stepper, par, knobs, c, tried))
+        cases.append(lambda: search(model, par, knobs, c, tried, _moved(stepper, c, tried)))
     new = branch(verdict, cases, lazy=True)
     full = counts.steps >= knobs.max_steps
     running = new.code == int(Result.running)
@@ -70,36 +77,30 @@ def attempt(
     return new._replace(code=code, h=h, error=memory), row
 
 
-def _try(model: Model, tab: Tableau, par: Par, knobs: Knobs, c: Carry) -> Tried:
-    sig, m = sigma(par), model.moving
-    tau, rest = c.at.tau, c.at.w[m:]
+def _try(model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs, c: Carry) -> Tried:
+    sig, tau = sigma(par), c.at.tau
     room = sig * (c.target - tau)
     free = jnp.minimum(c.h, knobs.max_step)
     at_target = ~c.search.on & (room <= 1.001 * free)
     h = jnp.where(c.search.on, c.search.h, jnp.where(at_target, room, free))
-
-    def flow(s: Any, moving: Leaves) -> Leaves:
-        return model.flow(At(s, (*moving, *rest), c.at.i), par)
-
-    end, ks = full_step(tab, flow, tau, c.at.w[:m], sig * h, c.k1)
-    error = error_norm(tab, c.at.w[:m], end, sig * h, ks, knobs.rtol, knobs.atol)
-    total = error + sum(jnp.sum(v) for v in (*end, *ks[-1]))
-    end_tau = jnp.where(at_target, c.target, tau + sig * h)
-    at = At(end_tau, (*end, *rest), c.at.i)
+    goal = Goal(knobs.rtol, knobs.atol, adaptive)
+    trial = stepper.attempt(model, par, goal, c.at, c.k1, sig * h, c.memory)
+    total = trial.error + sum(jnp.sum(v) for v in (*trial.end.w[: model.moving], *trial.k))
+    total = total + sum(jnp.sum(v) for v in trial.end.z)
+    at = trial.end._replace(tau=jnp.where(at_target, c.target, tau + sig * h))
     values: Leaves = ()
     slopes: Leaves = ()
     mids: Leaves = ()
     mid_slopes: Leaves = ()
     if model.guards:
-        values, slopes = guard_slopes(model, at, par, ks[-1])
-        x_mid, k_mid = middle(tab, c.at.w[:m], sig * h, ks)
-        at_mid = At(tau + 0.5 * sig * h, (*x_mid, *rest), c.at.i)
-        mids, mid_slopes = guard_slopes(model, at_mid, par, k_mid)
+        values, slopes = guard_slopes(model, at, par, trial.k)
+        mids, mid_slopes = guard_slopes(model, trial.middle, par, trial.k_middle)
         total = total + sum(jnp.sum(v) for v in (*values, *mids))
     finite = jnp.isfinite(total)
     return Tried(
-        h, at, ks[-1], error, finite, at_target, mids, mid_slopes, values, slopes,
-        jnp.zeros((), bool),
+        h, at, trial.k, trial.error, finite, at_target, mids, mid_slopes, values, slopes,
+        jnp.zeros((), bool), trial.aux, trial.memory, trial.converged, trial.evaluations,
+        jnp.asarray(trial.retry),
     )  # fmt: skip
 
 
@@ -113,7 +114,7 @@ def _knots(c: Carry, tried: Tried, j: int, sig: Any) -> Knots:
 
 def _verdict(model: Model, adaptive: bool, par: Par, c: Carry, tried: Tried) -> Any:
     """What to do with the step."""
-    ok = tried.finite
+    ok = tried.finite & tried.converged
     if adaptive:
         ok = ok & (c.search.on | (tried.error <= 1.0))
     good: Any = ACCEPT
@@ -127,35 +128,50 @@ def _verdict(model: Model, adaptive: bool, par: Par, c: Carry, tried: Tried) -> 
 
 
 def _next_length(
-    tab: Tableau, adaptive: bool, knobs: Knobs, c: Carry, tried: Tried, verdict: Any
+    model: Model,
+    stepper: Stepper,
+    adaptive: bool,
+    knobs: Knobs,
+    c: Carry,
+    tried: Tried,
+    verdict: Any,
 ) -> tuple[Any, Any]:
     """The next step's length and the controller's memory."""
     if not adaptive:
         return knobs.fixed, c.error
     control = PI(*knobs.control)
     log_error = jnp.log(jnp.maximum(tried.error, 1e-300))
-    factor = control.factor(log_error, c.error, tab.error_order)
+    factor = control.factor(log_error, c.error, stepper.error_order)
+    if stepper.steady(model):
+        factor = steadier(factor)
     grown = jnp.where(c.counts.bad > 0, jnp.minimum(factor, 1.0), factor) * tried.h
     grown = jnp.where(tried.at_target, jnp.maximum(c.h, grown), grown)
     grown = jnp.where(verdict == SEARCH, c.h, grown)
-    failed = jnp.where(tried.finite, jnp.minimum(factor, 0.9), 0.1) * tried.h
+    shorter = jnp.where(tried.converged, jnp.minimum(factor, 0.9), 0.25)
+    shorter = jnp.where(tried.retry, 1.0, shorter)
+    failed = jnp.where(tried.finite, shorter, 0.1) * tried.h
     taken = (verdict == ACCEPT) | (verdict == LOOK)
     memory = jnp.where(taken, jnp.maximum(log_error, FORGOTTEN), c.error)
     return jnp.where(verdict == REJECT, failed, grown), memory
 
 
-def _reject(c: Carry, tried: Tried, h: Any, adaptive: bool) -> Carry:
+def _reject(model: Model, par: Par, c: Carry, tried: Tried, h: Any, adaptive: bool) -> Carry:
     """Try again with a shorter step, or give up with a name."""
     bad = jnp.where(tried.finite, c.counts.bad, c.counts.bad + 1)
     counts = c.counts._replace(rejected=c.counts.rejected + 1, bad=bad)
     least = resolution(c.at.tau) + 1e-300
     hopeless = (h <= least) | (bad >= 20) | (not adaptive)
-    why = jnp.where(tried.finite, int(Result.step_underflow), int(Result.non_finite))
+    why = jnp.where(tried.converged, int(Result.step_underflow), int(Result.newton_failed))
+    why = jnp.where(tried.finite, why, int(Result.non_finite))
+    if model.constraint is not None:
+        no = jnp.zeros((), bool)
+        near = jax.lax.cond(hopeless, lambda: near_impasse(model, c.at, par), lambda: no)
+        why = jnp.where(near, int(Result.singular), why)
     code = jnp.where(hopeless, why, c.code)
     return c._replace(counts=counts, code=code)
 
 
-def _moved(c: Carry, tried: Tried) -> Carry:
+def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
     """The carry at the end of the step, one row further."""
     sides = tuple(side_after(s, v) for s, v in zip(c.sides, tried.values, strict=True))
     whole = jnp.zeros((), jnp.int32)
@@ -163,14 +179,20 @@ def _moved(c: Carry, tried: Tried) -> Carry:
     return c._replace(
         at=tried.at, k1=tried.k, values=tried.values, slopes=tried.slopes, sides=sides,
         counts=counts, search=c.search._replace(on=jnp.zeros((), bool)),
+        memory=stepper.accepted(c.memory),
     )  # fmt: skip
 
 
 def _accept(
-    model: Model, par: Par, c: Carry, tried: Tried, together: Leaves | None = None
+    model: Model,
+    stepper: Stepper,
+    par: Par,
+    c: Carry,
+    tried: Tried,
+    together: Leaves | None = None,
 ) -> Carry:
     """A row without a crossing; it may end at a prescribed time, with guards that arrive there."""
-    moved = _moved(c, tried)
+    moved = _moved(stepper, c, tried)
     if together is None:
         together = tuple(jnp.zeros_like(v, dtype=bool) for v in tried.values)
     due = [(t, t) for t in together]
@@ -182,7 +204,7 @@ def _accept(
     return choose(model, moved._replace(together=together), due)
 
 
-def _look(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Carry:
+def _look(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Carry:
     """A guard may cross in this step: fire at its start, begin a search, or accept after all."""
     sig = sigma(par)
     seen: list[Candidate] = []
@@ -203,7 +225,7 @@ def _look(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Carry
         return choose(model, c, flags + [nothing] * len(model.timed))
 
     cases = [
-        lambda: _arrive(model, par, c, tried),
+        lambda: _arrive(model, stepper, par, c, tried),
         fire_now,
         lambda: c._replace(code=jnp.full((), int(Result.resting_contact), jnp.int32)),
         lambda: c._replace(search=begin_search(seen, tried.h, key, guard, member)),
@@ -211,11 +233,11 @@ def _look(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Carry
     return branch(staged(lambda: which.astype(jnp.int32)), cases)
 
 
-def _arrive(model: Model, par: Par, c: Carry, tried: Tried) -> Carry:
+def _arrive(model: Model, stepper: Stepper, par: Par, c: Carry, tried: Tried) -> Carry:
     """Accept; guards that reach zero within rounding of a prescribed time join its batch."""
     _, together = arrivals(model, par, c, tried)
     together = tuple(t & tried.at_target for t in together)
-    new = _accept(model, par, c, tried, together)
+    new = _accept(model, stepper, par, c, tried, together)
     sides = tuple(
         jnp.where(t, b.astype(s.dtype), s)
         for t, b, s in zip(together, c.leaving, new.sides, strict=True)

@@ -32,9 +32,14 @@ class Exit:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mode:
-    """A mode: its flow (states it leaves out stand still), its exits, its running cost."""
+    """A mode: its flow (states it leaves out stand still), its exits, its running cost.
+
+    `constraint` gives equations `0 = g(now, p)`, one for each entry of z and under its name; an
+    entry of a dict that it leaves out is pinned, `0 = z_i`.
+    """
 
     flow: Callable
+    constraint: Callable | None = None
     exits: Sequence[Exit] = ()
     rate: Callable | None = None
 
@@ -47,11 +52,12 @@ def automaton(
     output: Callable | None = None,
     inputs: Any = None,
     units: dict | None = None,
+    index: Any = None,
 ) -> HybridSystem:
     """A system of named modes. Start it with `Instant(..., mode="name")`.
 
     Model functions read the current mode as the integer `now.mode`. `events` hold in all modes;
-    `rate` too, unless the modes have their own.
+    `rate` too, unless the modes have their own. `index` of the constraints: as in `HybridSystem`.
     """
     names = tuple(modes)
     _check(modes)
@@ -65,8 +71,13 @@ def automaton(
         if rate is not None:
             raise ValueError("automaton: give rate= for all modes or in the modes, not both.")
         rate = _rates([m.rate for m in modes.values()])
+    rules = {name: m.constraint for name, m in modes.items()}
+    constrained = any(rule is not None for rule in rules.values())
     return HybridSystem(
         flow=_flows({name: m.flow for name, m in modes.items()}),
+        constraint=_constraints(rules) if constrained else None,
+        pinned=_pins(rules) if constrained else None,
+        index=index,
         events=(*exits, *events),
         rate=rate,
         output=output,
@@ -89,6 +100,16 @@ def _check(modes: Mapping[str, Mode]) -> None:
             raise TypeError(
                 f'automaton: the flow of mode "{name}" is {mode.flow!r}, expected a function '
                 "(now, p) -> x'."
+            )
+        if mode.constraint is not None and not callable(mode.constraint):
+            raise TypeError(
+                f'automaton: the constraint of mode "{name}" is {mode.constraint!r}, expected a '
+                "function (now, p) -> equations. Write Mode(flow, constraint=..., exits=[...])."
+            )
+        if not isinstance(mode.exits, Sequence):
+            raise TypeError(
+                f'automaton: the exits of mode "{name}" are {mode.exits!r}, expected a list. '
+                'Write exits=[Exit(guard=..., to="...")].'
             )
         for e in mode.exits:
             if not isinstance(e, Exit):
@@ -142,6 +163,68 @@ def _complete(x: Any, dx: Any) -> Any:
     if isinstance(x, dict) and isinstance(dx, dict) and set(dx) <= set(x):
         return {k: dx[k] if k in dx else jax.tree.map(jnp.zeros_like, v) for k, v in x.items()}
     return dx
+
+
+def _constraints(rules: dict[str, Callable | None], pin: bool = True) -> Callable:
+    """One constraint: in each mode its own equations, and `0 = z_i` for the rest."""
+
+    def constraint(now: Instant, p: Any) -> Any:
+        rest = now.z if pin else jax.tree.map(jnp.zeros_like, now.z)
+        values = []
+        for k, (name, rule) in enumerate(rules.items()):
+            value = None if rule is None else rule(*_gate(now, p, k))
+            values.append(_pinned(name, now.z, value, rest)[0])
+        return _pick(now.mode, values)
+
+    return constraint
+
+
+def _pins(rules: dict[str, Callable | None]) -> Callable:
+    """Which equations are `0 = z_i` in the current mode.
+
+    `unpinned` is the constraint without them, to see which equations depend on z.
+    """
+
+    def pinned(now: Instant, p: Any) -> Any:
+        values = []
+        for name, rule in rules.items():
+            value = None if rule is None else jax.eval_shape(lambda rule=rule: rule(now, p))
+            values.append(_pinned(name, now.z, value, now.z)[1])
+        return _pick(now.mode, values)
+
+    pinned.unpinned = _constraints(rules, pin=False)  # type: ignore[attr-defined]
+    return pinned
+
+
+def _pinned(name: str, z: Any, value: Any, rest: Any) -> tuple[Any, Any]:
+    """A mode's equations with `rest` (the pins) filled in, and which those are."""
+    if not jax.tree.leaves(z):
+        raise ValueError(
+            f'mode "{name}": the modes have constraints, but the start has no z. Give a guess of '
+            "the algebraic states: Instant(..., z={...})."
+        )
+    if value is None:
+        return rest, jax.tree.map(lambda v: jnp.ones(jnp.shape(v), bool), z)
+    pins = jax.tree.map(lambda v: jnp.zeros(jnp.shape(v), bool), z)
+    if isinstance(z, dict) and isinstance(value, dict):
+        unknown = sorted(set(value) - set(z))
+        if unknown:
+            raise ValueError(
+                f'mode "{name}": the constraint returned an equation "{unknown[0]}", but z has '
+                f"{picture(z)}. Equations have the names of the entries of z: one for each that "
+                "the mode determines; the others are pinned to zero."
+            )
+        for k in set(z) - set(value):
+            pins[k] = jax.tree.map(lambda v: jnp.ones(jnp.shape(v), bool), z[k])
+        value = {k: value[k] if k in value else rest[k] for k in z}
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (z, value)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f'mode "{name}": the constraint returned {picture(value)}, but z is {picture(z)}. '
+            "Return equations with the fields of z; entries of a dict that the mode does not "
+            "determine may be left out, and are pinned to zero."
+        )
+    return value, pins
 
 
 def _rates(rates: list[Callable | None]) -> Callable:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from .checks import flow_leaves, guard_leaves, rate_leaves, reset_leaves, time_leaf, truth_leaf
+from .equations import constraint, jacobian_pattern, residual_leaves
 from .leaves import Leaves, aval, split
 from .model import Action, Fn, Model
 from .signals import Signal, is_signal
@@ -27,6 +28,7 @@ class Parts(NamedTuple):
 
     t: Any
     x: Leaves
+    z: Leaves
     d: Leaves
     d_others: Leaves
     mode: Any
@@ -68,6 +70,8 @@ def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Part
         raise ValueError(
             "solve: the start has no differential states. Write Instant(t=0.0, x=...)."
         )
+    z_shape, z, _ = split(start.z, floats_only=True)
+    _check_algebraic(system, start, z_shape)
     d_shape, d, d_others = split(start.d)
     p_shape, pf, po = split(p)
     mode = _mode(system, start.mode)
@@ -75,8 +79,21 @@ def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Part
     t = jnp.asarray(start.t, dtype=jnp.float64)
     if t.ndim:
         raise ValueError(f"solve: the start time has shape {t.shape}, expected a number.")
-    parts = Parts(t, x, d, d_others, mode, pf, po, signals)
-    return (x_shape, d_shape, p_shape, u_tree), parts
+    parts = Parts(t, x, z, d, d_others, mode, pf, po, signals)
+    return (x_shape, z_shape, d_shape, p_shape, u_tree), parts
+
+
+def _check_algebraic(system: HybridSystem, start: Instant, z: Any) -> None:
+    if system.constraint is None and start.z is not None:
+        raise ValueError(
+            "solve: the start has algebraic states z, but the system has no constraint. Write "
+            "HybridSystem(flow=..., constraint=lambda now, p: ...), or leave z out."
+        )
+    if system.constraint is not None and (z.statics or "k" in z.kinds or not z.kinds):
+        raise ValueError(
+            f"solve: the system has a constraint, but the start's z is {start.z!r}, expected real "
+            "numbers: the guess from which z is solved. Write Instant(t=0.0, x=..., z=...)."
+        )
 
 
 def _mode(system: HybridSystem, mode: Any) -> Any:
@@ -116,15 +133,16 @@ def _signals(system: HybridSystem, p: Any) -> tuple[tuple[Signal, ...], Any]:
     return tuple(leaves), treedef
 
 
-class _Tracer:
+class Tracer:
     """Traces the functions of one system for one signature, collecting what they close over."""
 
     def __init__(self, system: HybridSystem, shapes: tuple, parts: Parts):
-        self.x, self.d, self.p, self.u_tree = shapes
+        self.x, self.z, self.d, self.p, self.u_tree = shapes
         whole = jax.ShapeDtypeStruct((), jnp.int32)
         self.groups = [
             [aval(parts.t)],
             [aval(v) for v in parts.x],
+            [aval(v) for v in parts.z],
             [aval(v) for v in parts.d],
             [aval(v) for v in parts.d_others],
             [whole] if system.modes else [],
@@ -141,6 +159,12 @@ class _Tracer:
         self.others: list = []
 
     @property
+    def place_z(self) -> range:
+        """Which flat arguments are the algebraic states."""
+        first = 1 + len(self.groups[1])
+        return range(first, first + len(self.groups[2]))
+
+    @property
     def avals(self) -> list:
         return [a for group in self.groups for a in group]
 
@@ -150,10 +174,11 @@ class _Tracer:
         for group in self.groups:
             cut.append(flat[k : k + len(group)])
             k += len(group)
-        t, x, d, d_others, mode, u, member, p, p_others = cut
+        t, x, z, d, d_others, mode, u, member, p, p_others = cut
         now = Instant(
             t=t[0],
             x=self.x.join(x, ()),
+            z=self.z.join(z, ()),
             d=self.d.join(d, d_others),
             u=None if self.u_tree is None else jax.tree.unflatten(self.u_tree, list(u)),
             member=member[0],
@@ -172,6 +197,15 @@ class _Tracer:
     def flat_fn(self, fn: Callable, avals: list) -> Fn:
         traced, consts = trace(fn, avals)
         return Fn(traced, tuple(self._slot(v) for v in consts))
+
+    def known(self, fns: list[Fn]) -> dict[int, Any]:
+        """The closed-over values of some functions that are plain numbers, by their place."""
+        slots = [slot for fn in fns for slot in fn.slots]
+        return {
+            k: self.others[j - self.first_other]
+            for k, (kind, j) in enumerate(slots)
+            if kind == "i" and not is_tracer(self.others[j - self.first_other])
+        }
 
     def _slot(self, value: Any) -> tuple[str, int]:
         """The place of a closed-over value: with the parameters if it may carry derivatives."""
@@ -198,20 +232,25 @@ def build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
     per_system = _cache.setdefault(system, {})
     if signature in per_system:
         return per_system[signature]
-    tracer = _Tracer(system, shapes, parts)
-    x, d, p, u_tree = shapes
-    flow, kinks, q, q_dtypes = _flow(system, tracer, parts)
+    tracer = Tracer(system, shapes, parts)
+    x, z, d, p, u_tree = shapes
+    flow, rows, kinks, found = _flow(system, tracer, parts)
     output = None if system.output is None else _output(tracer, system.output)
     actions = _actions(system, tracer, parts, kinks)
+    equations = None
+    if rows is not None:
+        equations = constraint(system, tracer, parts, actions, rows, found, kinks is not None)
+    pattern = jacobian_pattern(system, tracer, parts, flow, rows, kinks is not None)
     slot = 2 + len(parts.p)
     signals = tuple((type(s), slot + 2 * j) for j, s in enumerate(parts.signals))
     model = Model(
-        x=x, q=q, d=d, p=p, modes=system.modes, signals=signals, u_tree=u_tree,
+        x=x, q=found["shape_q"], z=z, d=d, p=p, modes=system.modes, signals=signals, u_tree=u_tree,
         kinks=kinks.size if kinks else 0, ticks=len(tracer.ticking),
         first_tick=tracer.first_tick, n_p=(len(parts.p), len(parts.p_others)),
-        n_theta=tracer.first_float + len(tracer.floats),
+        n_theta=tracer.first_float + len(tracer.floats) + 1,
         n_iota=tracer.first_other + len(tracer.others), flow_fn=flow, output_fn=output,
-        actions=actions, dtypes=(*(v.dtype for v in parts.x), *q_dtypes),
+        actions=actions, dtypes=(*(v.dtype for v in parts.x), *found["dtypes"]),
+        constraint=equations, pattern=pattern,
     )  # fmt: skip
     model = _models.setdefault(model, model)
     built = Built(model, tracer.floats, tracer.others, tracer.ticking)
@@ -221,10 +260,10 @@ def build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
 
 
 def _flow(
-    system: HybridSystem, tracer: _Tracer, parts: Parts
-) -> tuple[Fn, Kinks | None, Any, list]:
-    """Flow and rate as one function, and what `when` marked in them."""
-    found: dict = {"shape": split(None)[0], "dtypes": []}
+    system: HybridSystem, tracer: Tracer, parts: Parts
+) -> tuple[Fn, Fn | None, Kinks | None, dict]:
+    """Flow and rate as one function, the constraint, and what `when` marked in them."""
+    found: dict = {"shape_q": split(None)[0], "dtypes": []}
 
     def both(now: Instant, p: Any) -> list:
         moving = flow_leaves(tracer.x, parts.x, system.flow(now, p))
@@ -232,16 +271,26 @@ def _flow(
             moving += rate_leaves(system.rate(now, p), found)
         return moving
 
-    fn = tracer.fn(both)
-    kinks = None
-    if uses_when(fn.traced.jaxpr):
-        kinks = find_kinks(tracer.flat(both), tracer.avals)
-        flags = jax.ShapeDtypeStruct((kinks.size,), jnp.int32)
-        fn = tracer.flat_fn(kinks.flow, [flags, *tracer.avals])
-    return fn, kinks, found["shape"], found["dtypes"]
+    residuals = residual_leaves(system, found)
+    fn, rows, kinks = tracer.fn(both), None, None
+    if system.constraint is not None:
+        rows = tracer.fn(residuals)
+    if uses_when(fn.traced.jaxpr) or (rows is not None and uses_when(rows.traced.jaxpr)):
+        n = len(fn.traced.jaxpr.outvars)
+
+        def everything(now: Instant, p: Any) -> list:
+            return both(now, p) + (residuals(now, p) if system.constraint is not None else [])
+
+        kinks = find_kinks(tracer.flat(everything), tracer.avals)
+        read = kinks.flow
+        avals = [jax.ShapeDtypeStruct((kinks.size,), jnp.int32), *tracer.avals]
+        fn = tracer.flat_fn(lambda *flat: read(*flat)[:n], avals)
+        if rows is not None:
+            rows = tracer.flat_fn(lambda *flat: read(*flat)[n:], avals)
+    return fn, rows, kinks, found
 
 
-def _output(tracer: _Tracer, output: Callable) -> Fn:
+def _output(tracer: Tracer, output: Callable) -> Fn:
     found: dict = {}
 
     def flat(now: Instant, p: Any) -> list:
@@ -253,7 +302,7 @@ def _output(tracer: _Tracer, output: Callable) -> Fn:
 
 
 def _actions(
-    system: HybridSystem, tracer: _Tracer, parts: Parts, kinks: Kinks | None
+    system: HybridSystem, tracer: Tracer, parts: Parts, kinks: Kinks | None
 ) -> tuple[Action, ...]:
     """Events in order of declaration, then kinks, breakpoints of inputs, and the stop."""
     actions: list[Action] = []
@@ -261,7 +310,7 @@ def _actions(
         owner = f'event "{event.name}"'
         reset = None
         if event.reset is not None:
-            shapes = (tracer.x, tracer.d)
+            shapes = (tracer.x, tracer.z, tracer.d)
             reset = tracer.fn(reset_leaves(owner, event.reset, shapes, parts, system.modes))
         kind = "guard" if isinstance(event, Event) else "ticks" if _ticks(event) else "time"
         new = Action(
@@ -284,7 +333,7 @@ def _actions(
     return (*actions, Action("stop", "end"))
 
 
-def _guarded(owner: str, tracer: _Tracer, event: Event, new: Action) -> Action:
+def _guarded(owner: str, tracer: Tracer, event: Event, new: Action) -> Action:
     found: dict = {}
     guard = tracer.fn(guard_leaves(owner, event.guard, found))
     active = None if event.active is None else tracer.fn(truth_leaf(owner, event.active))

@@ -51,7 +51,7 @@ def rate_leaves(value: Any, found: dict) -> list:
             f"rate returned {picture(value)}, expected floats (any pytree of them). "
             "Write rate=lambda now, p: now.x['h'] ** 2."
         )
-    found["shape"], found["dtypes"] = shape, [v.dtype for v in floats]
+    found["shape_q"], found["dtypes"] = shape, [v.dtype for v in floats]
     return list(floats)
 
 
@@ -104,7 +104,7 @@ def time_leaf(owner: str, next_time: Any) -> Callable:
 def reset_leaves(
     owner: str, reset: Callable, shapes: tuple, parts: Any, modes: tuple[str, ...]
 ) -> Callable:
-    x_shape, d_shape = shapes[0], shapes[1]
+    x_shape, z_shape, d_shape = shapes
     advice = "Return now.replace(x=...) with the same fields."
 
     def flat(now: Instant, p: Any) -> list:
@@ -124,6 +124,7 @@ def reset_leaves(
                 "it with saltus.automaton({...}), or keep an integer in d."
             )
         x = _like(f"{owner}: reset", "x", x_shape, parts.x, after.x, advice)
+        z = _like(f"{owner}: reset", "z", z_shape, parts.z, after.z, advice)
         new_shape, floats, others = split(after.d)
         if new_shape.treedef != d_shape.treedef:
             raise ValueError(
@@ -132,7 +133,7 @@ def reset_leaves(
             )
         floats, others = _discrete(owner, d_shape, after.d, parts)
         mode = [jnp.asarray(_mode_index(owner, after.mode, modes), jnp.int32)] if modes else []
-        return [*x, *floats, *others, *mode]
+        return [*x, *z, *floats, *others, *mode]
 
     return flat
 

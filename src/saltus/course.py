@@ -10,9 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .loop import Spec
-from .methods.explicit import step
-from .model import At
-from .readout import Tape, output
+from .readout import Tape, along_row, output
 from .record import FLOW
 
 
@@ -44,18 +42,13 @@ def course(spec: Spec, tape: Tape, fractions: Any) -> Course:
 
 @functools.partial(jax.jit, static_argnames=("spec",))
 def _along(spec: Spec, tape: Tape, fractions: Any) -> tuple:
-    model, m, par = spec.model, spec.model.moving, tape.par()
+    model, par = spec.model, tape.par()
 
     def row(k: Any) -> tuple:
         at, end = tape.state(k), tape.state(k + 1)
 
-        def flow(s: Any, moving: Any) -> Any:
-            return model.flow(At(s, (*moving, *at.w[m:]), at.i), par)
-
         def point(fraction: Any) -> tuple:
-            h = fraction * (end.tau - at.tau)
-            moved = step(spec.tableau, flow, at.tau, at.w[:m], h)
-            there = At(at.tau + h, (*moved, *at.w[m:]), at.i)
+            there = along_row(spec, tape, k, fraction * (end.tau - at.tau))
             return par.theta[0] + there.tau, output(model, there, par)
 
         times, values = jax.vmap(point)(fractions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 
@@ -20,3 +21,8 @@ def need(module: str, extra: str, feature: str) -> Any:
             f"{feature} needs {package}, which is not installed. "
             f'Write: pip install "saltus[{extra}]"'
         ) from error
+
+
+def available(module: str) -> bool:
+    """Whether a module is installed."""
+    return importlib.util.find_spec(module) is not None

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .consistent import SINGULAR, attached, regularity, solved, violated
 from .control import FORGOTTEN
-from .leaves import Leaves
+from .leaves import Leaves, select
 from .locate import FIRED, FRESH, INACTIVE, fires
+from .methods.base import Stepper
 from .model import Action, At, Model, Par
 from .record import Carry, Counts, Knobs, Pace, Rows, empty_pace, empty_search, jump_kind
 from .results import Result
@@ -34,19 +36,23 @@ def guard_slopes(model: Model, at: At, par: Par, k: Leaves) -> tuple[Leaves, Lea
     rest = at.w[m:]
 
     def values(tau: Any, moving: Leaves) -> Leaves:
-        return model.guard_values(At(tau, (*moving, *rest), at.i), par)
+        here = At(tau, (*moving, *rest), at.i, at.z)
+        if looking:
+            here = attached(model, here, par, 1)
+        return model.guard_values(here, par)
 
+    looking = model.constraint is not None and any(model.constraint.seen)
     return jax.jvp(values, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), tuple(k)))
 
 
 def rounding(model: Model, at: At, par: Par, slopes: Leaves) -> Leaves:
     """How far from zero each guard may be by rounding of the state and of time."""
-    w = at.w
+    w, z = at.w, at.z
 
-    def values(tau: Any, leaves: Leaves) -> Leaves:
-        return model.guard_values(At(tau, leaves, at.i), par)
+    def values(tau: Any, leaves: Leaves, z: Leaves) -> Leaves:
+        return model.guard_values(At(tau, leaves, at.i, z), par)
 
-    _, scales = jax.jvp(values, (at.tau, w), (at.tau, w))
+    _, scales = jax.jvp(values, (at.tau, w, z), (at.tau, w, z))
     return tuple(
         64 * EPS * (jnp.abs(s) + jnp.abs(at.tau * d)) for s, d in zip(scales, slopes, strict=True)
     )
@@ -81,6 +87,8 @@ def _members(action: Action) -> Any:
 class _Here(NamedTuple):
     """What is evaluated after a jump."""
 
+    at: At  # with its algebraic states
+    found: Any  # whether there are any
     k1: Leaves
     values: Leaves
     slopes: Leaves
@@ -89,12 +97,14 @@ class _Here(NamedTuple):
 
 
 def _evaluate(model: Model, at: At, par: Par) -> _Here:
+    new, found = solved(model, at, par)
+    at = at._replace(z=select(found, new.z, at.z))
     k1 = model.flow(at, par)
     if not model.guards:
-        return _Here(k1, (), (), (), ())
+        return _Here(at, found, k1, (), (), (), ())
     values, slopes = guard_slopes(model, at, par, k1)
     active = tuple(jnp.asarray(a) for a in model.guard_active(at, par))
-    return _Here(k1, values, slopes, rounding(model, at, par, slopes), active)
+    return _Here(at, found, k1, values, slopes, rounding(model, at, par, slopes), active)
 
 
 def _guards_after(
@@ -147,6 +157,7 @@ def settle(
     c: Carry,
     fired: Any,
     member: Any,
+    knobs: Knobs,
     starting: bool = False,
 ) -> Carry:
     """The loop's state after a jump to `at` (or at the start), with the next firing chosen."""
@@ -154,14 +165,27 @@ def settle(
     sides, together, due = staged(
         lambda: _guards_after(model, par, c, here, fired, member, starting)
     )
+    at = here.at
     armed, now, target = staged(lambda: _timers_after(model, at, par, c, fired))
+    code = c.code
+    if model.constraint is not None:
+        code = staged(lambda: _consistency(model, at, par, knobs, here.found, c.code))
     c = c._replace(
-        at=at, k1=here.k1, values=here.values, slopes=here.slopes, sides=sides,
+        code=code, at=at, k1=here.k1, values=here.values, slopes=here.slopes, sides=sides,
         leaving=tuple(jnp.zeros_like(v) for v in here.values), together=together, armed=armed,
         target=target,
     )  # fmt: skip
     pairs = [*zip(due, together, strict=True), *((f, f) for f in now)]
     return choose(model, c, pairs)
+
+
+def _consistency(model: Model, at: At, par: Par, knobs: Knobs, found: Any, code: Any) -> Any:
+    """Why the state after a jump (or at the start) cannot be gone on with, if so."""
+    off = violated(model, at, par, knobs.rtol, knobs.atol)
+    flat = ~(regularity(model, at, par) > SINGULAR)
+    why = jnp.where(off, int(Result.inconsistent), int(Result.no_consistent_state))
+    why = jnp.where(flat, int(Result.singular), why)
+    return jnp.where(found & ~off & ~flat, code, why).astype(code.dtype)
 
 
 def choose(model: Model, c: Carry, due: list) -> Carry:
@@ -204,7 +228,7 @@ def refresh_flags(model: Model, at: At, par: Par, fired: Any, member: Any) -> At
     return at._replace(i=(*at.i[: model.place_flags], flags))
 
 
-def start(model: Model, at: At, par: Par) -> Carry:
+def start(model: Model, at: At, par: Par, knobs: Knobs) -> Carry:
     """The loop's state before the first decision (step size still open)."""
     zero = jnp.zeros(())
     shapes = [() if a.size is None else (a.size,) for a in model.guards]
@@ -219,7 +243,7 @@ def start(model: Model, at: At, par: Par) -> Carry:
         pace=empty_pace(), code=jnp.full((), int(Result.running), jnp.int32),
     )  # fmt: skip
     nobody = jnp.full((), -1, jnp.int32)
-    return settle(model, at, par, blank, nobody, 0, starting=True)
+    return settle(model, at, par, blank, nobody, 0, knobs, starting=True)
 
 
 def _pace(pace: Pace, tau: Any) -> tuple[Pace, Any]:
@@ -236,11 +260,12 @@ def _pace(pace: Pace, tau: Any) -> tuple[Pace, Any]:
     return new, accumulate
 
 
-def fire(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
+def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     """Carry out the chosen jump: one row of length zero."""
     row = Rows(
         c.at.tau, c.at.w, c.at.i, jnp.zeros(()),
-        jump_kind(c.jump, c.rooted.astype(jnp.int32)), (c.member,) * model.families,
+        jump_kind(c.jump, c.rooted.astype(jnp.int32)), (c.member,) * model.families, c.at.z,
+        stepper.aux(model),
     )  # fmt: skip
 
     def branch(action: Action):
@@ -248,13 +273,15 @@ def fire(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
             if action.kind != "guard":
                 at = at._replace(tau=model.time_of(action, at, par))
             after = model.reset(action, at, par, c.member)
+            if model.kinks or any(a.kind == "time" for a in model.actions):
+                after = model.with_pending_times(solved(model, after, par)[0], par)
             return jax.tree.map(lambda new, old: new.astype(old.dtype), after, at)
 
         return go
 
     at = jax.lax.switch(c.jump, [branch(a) for a in model.actions], c.at)
     at = refresh_flags(model, at, par, c.jump, c.member)
-    new = settle(model, at, par, c._replace(at=at), c.jump, c.member)
+    new = settle(model, at, par, c._replace(at=at), c.jump, c.member, knobs)
     code = new.code
     counts = c.counts._replace(
         rows=c.counts.rows + 1, evaluations=c.counts.evaluations + 1, chain=c.counts.chain + 1
@@ -274,6 +301,11 @@ def fire(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     code = jnp.where(terminal, int(Result.terminated), code)
     code = jnp.where(c.jump == len(model.actions) - 1, int(Result.success), code)
     new = new._replace(
-        counts=counts, pace=pace, code=code, error=jnp.full((), FORGOTTEN), search=empty_search()
+        counts=counts,
+        pace=pace,
+        code=code,
+        error=jnp.full((), FORGOTTEN),
+        search=empty_search(),
+        memory=stepper.memory(model),
     )
     return new, row

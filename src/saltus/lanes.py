@@ -146,6 +146,9 @@ _SHAPES = [
     "rev",
     "transpose",
     "split",
+    "stack",
+    "unstack",
+    "tile",
     "reduce_sum",
     "reduce_max",
     "reduce_min",
@@ -174,6 +177,8 @@ _CONTROL = [
     "saltus_stage",
     "saltus_branch",
     "saltus_when",
+    "saltus_run",
+    "saltus_solve",
 ]
 _KNOWN = frozenset(_ELEMENTWISE + _SHAPES + _CONTROL)
 
@@ -185,7 +190,7 @@ def _fits(jaxpr: Any) -> bool:
         if name == "dot_general":
             if not _small_dot(eqn):
                 return False
-        elif name not in _KNOWN:
+        elif name not in _KNOWN or _library_sum(eqn):
             return False
         for sub in jex.jaxprs_in_params(eqn.params):
             if not _fits(sub):
@@ -199,6 +204,14 @@ def _small_dot(eqn: Any) -> bool:
     sizes = [v.aval.size for v in eqn.invars]
     ranks = [v.aval.ndim for v in eqn.invars]
     return not batch_a and not batch_b and min(ranks) == 1 and max(sizes) <= 4096
+
+
+def _library_sum(eqn: Any) -> bool:
+    """Reductions that the compiler gives to a library, which it cannot call from one kernel."""
+    if eqn.primitive.name not in ("reduce_sum", "reduce_max", "reduce_min"):
+        return False
+    operand = eqn.invars[0].aval
+    return operand.size >= 4096 and operand.dtype.kind == "f"
 
 
 kernel_p = Primitive("saltus_kernel")
@@ -219,7 +232,7 @@ mlir.register_lowering(kernel_p, _kernel_lowering)
 
 def _touch(args: Sequence[Any]) -> Any:
     """Something that depends on every argument: the compiler aborts on one that is not used."""
-    return sum((jnp.ravel(a)[0].astype(jnp.float64) for a in args), jnp.zeros(()))
+    return sum((jnp.real(jnp.ravel(a)[0]).astype(jnp.float64) for a in args), jnp.zeros(()))
 
 
 def one_kernel(fn: Callable, platform: str) -> Callable:

@@ -116,18 +116,25 @@ def _halves(knots: Knots) -> tuple[tuple, tuple]:
 
 
 def _leaving(knots: Knots) -> tuple[Any, Any]:
-    """The sign with which a guard leaves zero (of its curvature if its slope is flat), and flat."""
-    _, slope, curvature, _ = _halves(knots)[0]
-    flat = jnp.abs(slope) <= 1e-14 * jnp.abs(curvature)
-    return jnp.where(flat, jnp.sign(curvature), jnp.sign(slope)), flat
+    """The sign with which a guard leaves zero, and the multiplicity of that zero (1, 2 or 3).
+
+    Where its slope is flat the sign is that of its curvature; where that is small as well (the
+    middle of an implicit step is known to a few digits only), that of its cubic part.
+    """
+    _, slope, curvature, cubic = _halves(knots)[0]
+    flat = jnp.abs(slope) <= 1e-14 * (jnp.abs(curvature) + jnp.abs(cubic))
+    triple = flat & (jnp.abs(curvature) <= 0.1 * jnp.abs(cubic))
+    lead = jnp.where(triple, cubic, jnp.where(flat, curvature, slope))
+    return jnp.sign(lead), 1 + flat.astype(jnp.int32) + triple.astype(jnp.int32)
 
 
-def _deflate(c: tuple, at_zero: Any, flat: Any) -> tuple:
-    """A cubic without the root (double if `flat`) at its start, where the guard is zero."""
-    once = (c[1], c[2], c[3], jnp.zeros_like(c[0]))
-    twice = (c[2], c[3], jnp.zeros_like(c[0]), jnp.zeros_like(c[0]))
+def _deflate(c: tuple, at_zero: Any, order: Any) -> tuple:
+    """A cubic without the root of this order at its start, where the guard is zero."""
+    none = jnp.zeros_like(c[0])
+    shifted = [(*c[k:], *[none] * k) for k in (1, 2, 3)]
     return tuple(
-        jnp.where(at_zero, jnp.where(flat, b, a), v) for v, a, b in zip(c, once, twice, strict=True)
+        jnp.where(at_zero, jnp.where(order == 1, a, jnp.where(order == 2, b, d)), v)
+        for v, a, b, d in zip(c, *shifted, strict=True)
     )
 
 
@@ -166,7 +173,7 @@ def _first_piece(
     index = jnp.where(near, 0, index)
     at_zero = (side == FRESH) | (side == FIRED)
     to_firing = at_zero & fires(sign, direction) & (direction != 0)
-    flat = _leaving(knots)[1]
+    flat = _leaving(knots)[1] > 1
     nowhere = (side == INACTIVE) | (sign == 0)
     return _Piece(
         jnp.where(nowhere, NONE, index).astype(jnp.int32),

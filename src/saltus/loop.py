@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 
 from .attempt import attempt
+from .consistent import solved
 from .control import FORGOTTEN
 from .firing import fire, refresh_flags, sigma, start
 from .lanes import Level, nest
 from .leaves import rms, select
-from .methods.tableaus import Tableau
+from .methods.base import Stepper
 from .model import At, Model, Par
 from .record import FLOW, Carry, Knobs, Rows
 from .results import Result
@@ -26,7 +27,7 @@ class Spec(NamedTuple):
     """What the compiled loop depends on."""
 
     model: Model
-    tableau: Tableau
+    stepper: Stepper
     adaptive: bool
 
 
@@ -36,7 +37,7 @@ def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
         return knobs.fixed
     m, sig = spec.model.moving, sigma(par)
     x, f0 = c.at.w[:m], c.k1
-    scale = [a + knobs.rtol * jnp.abs(v) for v, a in zip(x, knobs.atol, strict=True)]
+    scale = [a + knobs.rtol * jnp.abs(v) for v, a in zip(x, knobs.atol, strict=False)]
     d0 = rms([v / s for v, s in zip(x, scale, strict=True)])
     d1 = rms([v / s for v, s in zip(f0, scale, strict=True)])
     small = (d0 < 1e-5) | (d1 < 1e-5)
@@ -44,11 +45,12 @@ def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
     h0 = jnp.where(small, 1e-6 * jnp.minimum(span, 1.0), 0.01 * d0 / jnp.where(small, 1.0, d1))
     h0 = jnp.minimum(h0, span)
     step = tuple((v + sig * h0 * k).astype(v.dtype) for v, k in zip(x, f0, strict=True))
-    at = At(c.at.tau + sig * h0, (*step, *c.at.w[m:]), c.at.i)
+    at = At(c.at.tau + sig * h0, (*step, *c.at.w[m:]), c.at.i, c.at.z)
+    at = solved(spec.model, at, par)[0]
     f1 = spec.model.flow(at, par)
     d2 = rms([(b - a) / s for a, b, s in zip(f0, f1, scale, strict=True)]) / h0
     steep = jnp.maximum(d1, d2)
-    power = 1.0 / (spec.tableau.error_order + 1)
+    power = 1.0 / (spec.stepper.error_order + 1)
     h1 = jnp.where(
         steep <= 1e-15, jnp.maximum(1e-6, 1e-3 * h0), (0.01 / jnp.maximum(steep, 1e-15)) ** power
     )
@@ -60,10 +62,11 @@ def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
 def begin(spec: Spec, at: At, par: Par, knobs: Knobs) -> Carry:
     """The loop's state before its first iteration."""
     at = refresh_flags(spec.model, at, par, jnp.full((), -1, jnp.int32), 0)
-    c = start(spec.model, at, par)
+    c = start(spec.model, at, par, knobs)
     h = first_length(spec, c, par, knobs)
     counts = c.counts._replace(evaluations=jnp.full((), 2 if spec.adaptive else 1, jnp.int32))
-    return c._replace(h=h, error=jnp.full((), FORGOTTEN), counts=counts)
+    memory = spec.stepper.memory(spec.model)
+    return c._replace(h=h, error=jnp.full((), FORGOTTEN), counts=counts, memory=memory)
 
 
 def iterate(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> tuple[Carry, Rows]:
@@ -71,23 +74,27 @@ def iterate(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> tuple[Carry, Rows]:
     return branch(
         (c.jump >= 0).astype(jnp.int32),
         [
-            lambda: attempt(spec.model, spec.tableau, spec.adaptive, par, knobs, c),
-            lambda: fire(spec.model, par, knobs, c),
+            lambda: attempt(spec.model, spec.stepper, spec.adaptive, par, knobs, c),
+            lambda: fire(spec.model, spec.stepper, par, knobs, c),
         ],
         lazy=True,
     )
 
 
-def blank_rows(model: Model, at: At, capacity: int) -> Rows:
+def blank_rows(spec: Spec, at: At, capacity: int) -> Rows:
     """Room for `capacity` rows and the final state; `at` may have lanes."""
 
     def room(leaf: Any, dtype: Any = None) -> Any:
         return jnp.zeros((capacity + 1, *jnp.shape(leaf)), dtype or leaf.dtype)
 
-    whole = jnp.int32
+    def noted(leaf: Any) -> Any:
+        return jnp.zeros((capacity + 1, *jnp.shape(at.tau), *leaf.shape), leaf.dtype)
+
+    model, whole = spec.model, jnp.int32
     return Rows(
         room(at.tau), tuple(map(room, at.w)), tuple(map(room, at.i)),
         room(at.tau), room(at.tau, model.kind_dtype), (room(at.tau, whole),) * model.families,
+        tuple(map(room, at.z)), tuple(map(noted, spec.stepper.aux(model))),
     )  # fmt: skip
 
 
@@ -176,7 +183,10 @@ def loop(
     blank = jnp.zeros_like(carry.h)
     whole = jnp.zeros_like(carry.counts.rows)
     members = tuple(whole for _ in rows.member)
-    final = Rows(carry.at.tau, carry.at.w, carry.at.i, blank, whole + FLOW, members)
+    final = Rows(
+        carry.at.tau, carry.at.w, carry.at.i, blank, whole + FLOW, members, carry.at.z,
+        jax.tree.map(lambda v: jnp.zeros(v.shape[1:], v.dtype), rows.aux),
+    )  # fmt: skip
     everybody = jnp.ones_like(carry.code, bool)
     return carry, _write(rows, carry.counts.rows, final, everybody)
 
@@ -189,7 +199,7 @@ def active(c: Carry, room: int) -> Any:
 def unpack(spec: Spec, flat: Any) -> tuple[At, Par, Knobs]:
     """Flat arguments as (start, parameters, knobs)."""
     m = spec.model
-    at = At(0, (0,) * m.n_w, (0,) * m.n_i)
+    at = At(0, (0,) * m.n_w, (0,) * m.n_i, (0,) * m.n_z)
     par = Par((0,) * m.n_theta, (0,) * m.n_iota, 0)
-    knobs = Knobs(0, (0,) * m.moving, 0, 0, 0, (0,) * 4, 0, 0)
+    knobs = Knobs(0, (0,) * (m.moving + m.n_z), 0, 0, 0, (0,) * 4, 0, 0)
     return jax.tree.unflatten(jax.tree.structure((at, par, knobs)), list(flat))

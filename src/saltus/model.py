@@ -1,10 +1,12 @@
 """A system as functions on leaves: what the loop, the sweeps and the solution compute with.
 
-A row state is `(tau, w, i)`: the offset from the start time, the float leaves
-`w = (x..., q..., d floats..., pending times...)` and the recorded leaves
-`i = (d others..., mode, tick counts..., signal segments..., flags of kinks)`. Parameters are
-`theta = (t0, t1, p floats..., signals..., ticks..., closed-over floats...)`, differentiated, and
-`iota = (p others..., closed-over others...)`, not. A `Model` is hashable by what it computes.
+A row state is `(tau, w, i, z)`: the offset from the start time, the float leaves
+`w = (x..., q..., d floats..., pending times...)`, the recorded leaves
+`i = (d others..., mode, tick counts..., signal segments..., flags of kinks)`, and the algebraic
+states. These are a function of the others (consistent.py), so only their value is recorded.
+Parameters are `theta = (t0, t1, p floats..., signals..., ticks..., closed-over floats..., probe)`,
+differentiated, and `iota = (p others..., closed-over others...)`, not. A `Model` is hashable by
+what it computes.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from .trace import Traced
 
 
 class At(NamedTuple):
-    """Where a row starts: offset from t0, float leaves, recorded leaves."""
+    """Where a row starts: offset from t0, float leaves, recorded leaves, algebraic states."""
 
     tau: Any
     w: Leaves
     i: Leaves
+    z: Leaves = ()
 
 
 class Par(NamedTuple):
@@ -70,6 +73,24 @@ class Action:
 
 
 @dataclasses.dataclass(frozen=True)
+class Constraint:
+    """The equations `0 = g` and what is known of them before the first step."""
+
+    fn: Fn
+    equations: tuple[str, ...]  # a name for each leaf of g
+    index: tuple[int, ...]  # of each leaf
+    affine: bool  # z enters linearly, in equations of index 1 only
+    shapes: tuple[tuple[int, ...], ...]  # of the leaves of z
+    rows: tuple[tuple[int, ...], ...]  # of the leaves of g
+    pinned: Fn | None = None  # per leaf of g: in this mode it is `0 = z_i`
+    seen: tuple[bool, ...] = ()  # which guards (in order) look at z
+
+    @property
+    def highest(self) -> int:
+        return max(self.index)
+
+
+@dataclasses.dataclass(frozen=True)
 class Model:
     """Everything static about a solve. Equal models compute alike and share compiled code.
 
@@ -78,6 +99,7 @@ class Model:
 
     x: Shape
     q: Shape
+    z: Shape
     d: Shape
     p: Shape
     modes: tuple[str, ...]
@@ -93,6 +115,8 @@ class Model:
     output_fn: Fn | None
     actions: tuple[Action, ...]
     dtypes: tuple[Any, ...]  # of the moving leaves
+    constraint: Constraint | None = None
+    pattern: Any = None  # where the Jacobian of (flow, constraint) by (x, z) can be nonzero
 
     def __hash__(self) -> int:
         return self._hash
@@ -110,6 +134,16 @@ class Model:
     def moving(self) -> int:
         """How many leaves of `w` the flow moves: x and q come first."""
         return self.nx + self.q.kinds.count("f")
+
+    @property
+    def x_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the differential leaves."""
+        return tuple(v.aval.shape for v in self.flow_fn.traced.jaxpr.outvars[: self.nx])
+
+    @property
+    def n_z(self) -> int:
+        """Algebraic leaves."""
+        return len(self.z.kinds)
 
     @property
     def n_d(self) -> tuple[int, int]:
@@ -180,6 +214,7 @@ class Model:
         return (
             t,
             *at.w[: self.nx],
+            *at.z,
             *at.w[self.moving : self.moving + nd_f],
             *at.i[: nd_i + bool(self.modes)],
             *self.inputs(t, at.i, par.theta),
@@ -197,11 +232,17 @@ class Model:
     # -- the system on leaves -----------------------------------------------------------------
     def flow(self, at: At, par: Par) -> Leaves:
         """`(x', q')` on the moving leaves (M1)."""
-        args = self.args(at, par)
-        if self.kinks:
-            args = (at.i[self.place_flags], *args)
-        out = self.flow_fn(args, par)
+        out = self.flow_fn(self._flagged(at, par), par)
         return tuple(v.astype(dt) for v, dt in zip(out, self.dtypes, strict=True))
+
+    def residuals(self, at: At, par: Par) -> Leaves:
+        """`g`, leaf by leaf (M36)."""
+        return tuple(self.constraint.fn(self._flagged(at, par), par))  # type: ignore[union-attr]
+
+    def _flagged(self, at: At, par: Par) -> Leaves:
+        """Arguments of functions in which `when` was taken apart."""
+        args = self.args(at, par)
+        return (at.i[self.place_flags], *args) if self.kinks else args
 
     def guard_values(self, at: At, par: Par) -> Leaves:
         """The guards in order of declaration, each a scalar or a vector of members."""
@@ -254,12 +295,15 @@ class Model:
         return at._replace(w=(*at.w[: self.place_pending], *times))
 
     def reset(self, action: Action, at: At, par: Par, member: Any) -> At:
-        """The state just after `action` (M6): the reset, counters, then pending times."""
-        w, i = at.w, at.i
+        """The state just after `action` (M6): the reset, then counters.
+
+        Its algebraic states are a guess, and its pending times still old."""
+        w, i, z = at.w, at.i, at.z
         if action.reset is not None:
             out = list(action.reset(self.args(at, par, member), par))
             nd_f, nd_i = self.n_d
-            x, rest = out[: self.nx], out[self.nx :]
+            x, z = out[: self.nx], tuple(out[self.nx : self.nx + self.n_z])
+            rest = out[self.nx + self.n_z :]
             w = (*x, *w[self.nx : self.moving], *rest[:nd_f], *w[self.place_pending :])
             n_i = nd_i + bool(self.modes)
             i = (*rest[nd_f : nd_f + n_i], *i[n_i:])
@@ -268,4 +312,4 @@ class Model:
             j = base + action.index
             step = jnp.where(par.backward, -1, 1).astype(i[j].dtype)
             i = (*i[:j], i[j] + step, *i[j + 1 :])
-        return self.with_pending_times(At(at.tau, w, i), par)
+        return At(at.tau, w, i, z)

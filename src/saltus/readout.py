@@ -9,10 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from .consistent import attached, determined
 from .jump import Firing, approach
 from .leaves import Leaves, select
 from .loop import Spec
-from .methods.explicit import step
 from .model import At, Model, Par
 from .record import action_of, rooted_of
 from .system import Instant
@@ -34,6 +34,8 @@ class Tape(eqx.Module):
     theta: Leaves
     iota: Leaves
     backward: Any
+    z: Leaves = ()
+    aux: Leaves = ()
 
     def par(self) -> Par:
         return Par(self.theta, self.iota, self.backward)
@@ -41,7 +43,15 @@ class Tape(eqx.Module):
     def state(self, k: Any) -> At:
         """The state at the start of row `k` (the final state for `k = n`)."""
         pick = functools.partial(jnp.take, indices=k, axis=0, mode="clip")
-        return At(pick(self.tau), tuple(map(pick, self.w)), tuple(map(pick, self.i)))
+        return At(
+            pick(self.tau), tuple(map(pick, self.w)), tuple(map(pick, self.i)),
+            tuple(map(pick, self.z)),
+        )  # fmt: skip
+
+    def noted(self, k: Any) -> tuple[Any, Leaves]:
+        """The length of row `k` and what its method recorded."""
+        pick = functools.partial(jnp.take, indices=k, axis=0, mode="clip")
+        return pick(self.h), tuple(map(pick, self.aux))
 
 
 def instant(model: Model, at: At, par: Par, member: Any = None) -> Instant:
@@ -54,6 +64,7 @@ def instant(model: Model, at: At, par: Par, member: Any = None) -> Instant:
     return Instant(
         t=t,
         x=model.x.join(at.w[: model.nx], ()),
+        z=model.z.join(at.z, ()),
         d=model.d.join(at.w[model.moving : model.moving + nd_f], at.i[:nd_i]),
         u=u,
         member=member,
@@ -88,14 +99,17 @@ def find_row(tape: Tape, offset: Any, side: str) -> Any:
 
 def state_at(spec: Spec, tape: Tape, offset: Any, side: str) -> At:
     """The state at an offset from t0: the step map from the start of its row (M15)."""
-    model, m, par = spec.model, spec.model.moving, tape.par()
-    at = tape.state(find_row(tape, offset, side))
+    k = find_row(tape, offset, side)
+    return along_row(spec, tape, k, offset - tape.state(k).tau)._replace(tau=offset)
 
-    def flow(s: Any, moving: Leaves) -> Leaves:
-        return model.flow(At(s, (*moving, *at.w[m:]), at.i), par)
 
-    moved = step(spec.tableau, flow, at.tau, at.w[:m], offset - at.tau)
-    return At(offset, (*moved, *at.w[m:]), at.i)
+def along_row(spec: Spec, tape: Tape, k: Any, h: Any) -> At:
+    """The state a time `h` after the start of row `k`."""
+    model, par = spec.model, tape.par()
+    at = tape.state(k)
+    length, aux = tape.noted(k)
+    there = spec.stepper.reach(model, par, at, h, aux, length, TAYLOR)
+    return determined(model, there, par, TAYLOR)
 
 
 def output(model: Model, at: At, par: Par) -> Any:
@@ -159,10 +173,26 @@ def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any]:
 @functools.partial(jax.jit, static_argnames=("spec",))
 def read_end(spec: Spec, tape: Tape, ok: Any) -> tuple[Instant, tuple]:
     """Where the solve stopped; and that instant, its integrals and output, NaN unless `ok`."""
-    at, par = tape.end, tape.par()
-    last = instant(spec.model, at, par)
-    reached = (last, integrals(spec.model, at), output(spec.model, at, par))
+    par = tape.par()
+    at = attached(spec.model, tape.end, par, TAYLOR)
+    last = instant(spec.model, tape.end, par)
+    reached = (instant(spec.model, at, par), integrals(spec.model, at), output(spec.model, at, par))
     return last, spoil(ok, reached)
+
+
+def _over(model: Model, one: Any) -> Any:
+    """A function over all entries of the log; one after the other where each is a lot of work."""
+    if model.pattern is None:
+        return jax.vmap(one)
+
+    def go(index: Any, valid: Any) -> Any:
+        def entry(given: tuple) -> Any:
+            blank = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), jax.eval_shape(one, *given))
+            return jax.lax.cond(given[1], lambda: one(*given), lambda: blank)
+
+        return jax.lax.map(entry, (index, valid))
+
+    return go
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "size"))
@@ -188,7 +218,7 @@ def read_events(spec: Spec, tape: Tape, size: int) -> tuple:
                 firing = Firing(member, rooted_of(tape.kind[k]) & (which == j))
                 new = approach(model, a, here, fixed, firing, TAYLOR)
                 before = select(which == j, new, before)
-        after = tape.state(k + 1)
+        after = attached(model, tape.state(k + 1), par, TAYLOR)
         return (
             instant(model, before, par, member),
             instant(model, after, par, member),
@@ -196,7 +226,7 @@ def read_events(spec: Spec, tape: Tape, size: int) -> tuple:
             member,
         )
 
-    before, after, which, member = jax.vmap(one)(index, valid)
+    before, after, which, member = _over(model, one)(index, valid)
     before, after = hide(valid, before), hide(valid, after)
     return (
         before.t,

@@ -38,13 +38,15 @@ class Rows(NamedTuple):
     h: Any
     kind: Any
     member: Leaves  # one array if the model has families of events, else none
+    z: Leaves = ()  # the algebraic states where it starts
+    aux: Leaves = ()  # what the method needs to redo a step
 
 
 class Knobs(NamedTuple):
     """Numbers that steer the decisions; none is differentiated, none is compiled in."""
 
     rtol: Any
-    atol: Leaves
+    atol: Leaves  # of the moving leaves, then of the algebraic ones
     first_step: Any  # NaN: choose one
     max_step: Any
     fixed: Any
@@ -108,6 +110,7 @@ class Carry(NamedTuple):
     counts: Counts
     pace: Pace
     code: Any
+    memory: Any = ()  # the method's
 
 
 def empty_search() -> Search:

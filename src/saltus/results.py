@@ -19,6 +19,10 @@ class Result(enum.IntEnum):
     endless_chain = 6
     events_accumulate = 7
     resting_contact = 8
+    newton_failed = 9
+    no_consistent_state = 10
+    inconsistent = 11
+    singular = 12
 
     @property
     def message(self) -> str:
@@ -64,6 +68,23 @@ MESSAGES = {
         "The state rests on a guard and is pushed to its firing side, and the reset does not move "
         "it: a resting contact. Switch to a resting mode in the reset (say, hold the body still "
         "while it is pressed against the stop)."
+    ),
+    Result.newton_failed: (
+        "The equations of an implicit step could not be solved, however short the step. The "
+        "solution may end here, or a model function has a kink: make it an event (`saltus.when`)."
+    ),
+    Result.no_consistent_state: (
+        "No algebraic states that satisfy the constraint were found from the guess at hand. Give a "
+        "better guess for z in the start, or in the reset: now.replace(x=..., z=...)."
+    ),
+    Result.inconsistent: (
+        "The differential states violate the constraint. Correct the start or the reset, or let "
+        "`saltus.consistent(system, start, p)` (or solve(..., repair=True)) move the states to the "
+        "nearest consistent ones."
+    ),
+    Result.singular: (
+        "The constraint does not determine the algebraic states here (singular): an impasse point, "
+        "or a system of higher index than declared."
     ),
 }
 

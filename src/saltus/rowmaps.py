@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .consistent import determined
 from .jump import Firing, jump
 from .leaves import Leaves
 from .loop import Spec
-from .methods.explicit import step
 from .model import At, Par
 from .record import action_of, rooted_of
 
@@ -31,27 +31,44 @@ class RowData(NamedTuple):
     kind: Any
     member: Any
     i: Leaves
+    z: Leaves
+    aux: Leaves
     iota: Leaves
     backward: Any
 
 
-def flow_row(spec: Spec, s: Leaves, theta: Leaves, row: RowData) -> Leaves:
-    """A step of frozen length (M3)."""
-    model, m = spec.model, spec.model.moving
+def flow_row(
+    spec: Spec, degree: int, probing: bool, s: Leaves, theta: Leaves, row: RowData
+) -> Leaves:
+    """A step of frozen length (M3); with the probe, its local error added (M47)."""
     par = Par(theta, row.iota, row.backward)
-    tau, w = s[0], s[1:]
+    at = At(s[0], s[1:], row.i, row.z)
+    end = spec.stepper.row(spec.model, par, at, row.h, row.aux, degree)
+    w = end.w
+    if probing:
+        w = tuple(
+            (v + theta[-1] * e).astype(v.dtype)
+            for v, e in zip(w, _local_error(spec, degree, at, par, row, w), strict=True)
+        )
+    return (s[0] + row.h, *w)
 
-    def flow(t: Any, moving: Leaves) -> Leaves:
-        return model.flow(At(t, (*moving, *w[m:]), row.i), par)
 
-    return (tau + row.h, *step(spec.tableau, flow, tau, w[:m], row.h), *w[m:])
+def _local_error(spec: Spec, degree: int, at: At, par: Par, row: RowData, whole: Leaves) -> Leaves:
+    """What two half steps would have changed, extrapolated: the local error of the step (M47)."""
+    model, stepper, half = spec.model, spec.stepper, 0.5 * row.h
+    mid = stepper.reach(model, par, at, half, row.aux, row.h, degree)
+    mid = determined(model, mid, par, degree)
+    rest = stepper.halved(model, at, row.aux)
+    end = stepper.reach(model, par, mid, half, rest, half, degree)
+    factor = 2.0**stepper.order / (2.0**stepper.order - 1)
+    return tuple(factor * (a - b) for a, b in zip(end.w, whole, strict=True))
 
 
 def jump_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row: RowData) -> Leaves:
     """A jump of action `k` (M5, M6)."""
     par = Par(theta, row.iota, row.backward)
     firing = Firing(row.member, rooted_of(row.kind))
-    at = At(s[0], s[1:], row.i)
+    at = At(s[0], s[1:], row.i, row.z)
     after = jump(spec.model, spec.model.actions[k], at, par, firing, degree)
     return tuple(
         jnp.asarray(new).astype(old.dtype)
@@ -85,7 +102,8 @@ def branches(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> list[Callable
     """
     degree = len(masks)
     model = spec.model
-    maps: list[Callable] = [lambda s, theta: flow_row(spec, s, theta, row)]
+    probing = any(mask[model.n_theta - 1] for mask in masks)
+    maps: list[Callable] = [lambda s, theta: flow_row(spec, degree, probing, s, theta, row)]
     for k in range(len(model.actions)):
         maps.append(lambda s, theta, k=k: jump_row(spec, k, degree, s, theta, row))
     n_s, n_theta = 1 + model.n_w, model.n_theta

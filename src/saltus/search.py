@@ -45,7 +45,7 @@ def polish(model: Model, par: Par, c: Carry, tried: Any) -> Any:
         (v + sig * move * k).astype(v.dtype) for v, k in zip(tried.at.w[:m], tried.k, strict=True)
     )
     values = tuple(v + sig * move * d for v, d in zip(tried.values, tried.slopes, strict=True))
-    at = At(tried.at.tau + sig * move, (*w, *tried.at.w[m:]), tried.at.i)
+    at = At(tried.at.tau + sig * move, (*w, *tried.at.w[m:]), tried.at.i, tried.at.z)
     return tried._replace(h=tried.h + move, at=at, values=values, landed=near)
 
 

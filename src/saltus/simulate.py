@@ -46,10 +46,11 @@ class Outcome(NamedTuple):
 
 def _structure(run: Run) -> Any:
     m = run.spec.model
-    rows = Rows(0, (0,) * m.n_w, (0,) * m.n_i, 0, 0, (0,) * m.families)
+    n_aux = len(run.spec.stepper.aux(m))
+    rows = Rows(0, (0,) * m.n_w, (0,) * m.n_i, 0, 0, (0,) * m.families, (0,) * m.n_z, (0,) * n_aux)
     counts = Counts(*([0] * len(Counts._fields)))
     pace = Pace(*([0] * len(Pace._fields)))
-    end = At(0, (0,) * m.n_w, (0,) * m.n_i)
+    end = At(0, (0,) * m.n_w, (0,) * m.n_i, (0,) * m.n_z)
     return jax.tree.structure(Outcome(end, counts, pace, 0, rows))
 
 
@@ -68,7 +69,7 @@ def _complete(run: Run, *args: Any) -> tuple[Outcome, Carry]:
         return begin(run.spec, *unpack(run.spec, flat))
 
     carry = nest(first, run.levels)(jnp.zeros(_lanes(args, run.levels)), list(args))
-    rows = blank_rows(run.spec.model, carry.at, run.capacity)
+    rows = blank_rows(run.spec, carry.at, run.capacity)
     carry, rows = loop(run.spec, run.levels, carry, rows, list(args))
     return _outcome(carry, rows), carry
 
@@ -144,11 +145,14 @@ def _abstract(*avals: Any, run: Run) -> list:
 
     time, whole = jnp.dtype("float64"), jnp.dtype("int32")
     state = range(1 + m.n_w + m.n_i)
+    z = range(len(state), len(state) + m.n_z)
     numbers = [whole] * len(Counts._fields) + [time, time, time, whole, whole]
-    out = [*map(end, state), *(core.ShapedArray(lanes, d) for d in numbers)]
+    out = [*map(end, state), *map(end, z), *(core.ShapedArray(lanes, d) for d in numbers)]
     column = (run.capacity + 1, *lanes)
     columns = [time, m.kind_dtype, *[whole] * m.families]
-    return [*out, *map(room, state), *(core.ShapedArray(column, d) for d in columns)]
+    aux = [core.ShapedArray((*column, *v.shape), v.dtype) for v in run.spec.stepper.aux(m)]
+    rows = [*map(room, state), *(core.ShapedArray(column, d) for d in columns)]
+    return [*out, *rows, *map(room, z), *aux]
 
 
 def _batch(args: Any, dims: Any, *, run: Run) -> tuple:

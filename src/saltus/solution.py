@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .course import Course, course
+from .diagnose import algebraic
 from .loop import Spec
 from .model import At
 from .readout import Tape, hide, read, read_events
@@ -174,6 +175,7 @@ class Solution(Presented, eqx.Module):
     spec: Spec = eqx.field(static=True, repr=False)
     max_events: int = eqx.field(static=True, repr=False)
     units: Any = eqx.field(static=True, repr=False)
+    adapt: Any = eqx.field(static=True, repr=False, default=None)  # to the user's own instants
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -207,6 +209,8 @@ class Solution(Presented, eqx.Module):
         for _ in range(jnp.ndim(count)):
             fn = jax.vmap(fn)
         t, which, member, before, after, count = fn(self.tape)
+        if self.adapt is not None:
+            before, after = self.adapt(before), self.adapt(after)
         families = tuple(a.size is not None for a in self._declared())
         return EventLog(
             t, which, member, before, after, count, self.names, families, self.modes, self.units
@@ -281,14 +285,17 @@ def failure(sol: Solution) -> SolveError:
         detail = f" They pile up at t = {t + gap * ratio / (1 - ratio):.10g}."
     if result == Result.non_finite:
         detail = " " + _culprit(sol)
+    tape = sol.tape
+    detail += algebraic(sol.spec.model, result, tape.end, tape.par())
     text = f"{place}: {result.name}. {result.message}{detail}\nState there: {_state(sol.last)}"
     return SolveError(text, result=result, t=t, event=event, solution=sol)
 
 
 def _state(now: Instant) -> str:
-    leaves = jax.tree_util.tree_flatten_with_path(now.x)[0]
+    leaves = jax.tree_util.tree_flatten_with_path(now.x)[0][:8]
+    leaves += jax.tree_util.tree_flatten_with_path(now.z)[0][:8]
     parts = []
-    for path, leaf in leaves[:8]:
+    for path, leaf in leaves:
         name = jax.tree_util.keystr(path).strip(".[]'\"") or "x"
         value = np.asarray(leaf)
         parts.append(f"{name} = {float(value):.6g}" if value.ndim == 0 else f"{name} = {value}")
@@ -319,7 +326,7 @@ def _culprit(sol: Solution) -> str:
     for h in (0.0, 1e-12, 1e-8, 1e-4, 1e-2, 1.0):
         k = model.flow(at, par)
         w = tuple(v + sign * h * d for v, d in zip(at.w, k, strict=False)) + at.w[model.moving :]
-        here = At(at.tau + sign * h, w, at.i)
+        here = At(at.tau + sign * h, w, at.i, at.z)
         names = [f"flow of {n or 'x'}" for n in model.x.names()]
         names += [f"rate of {n or 'the integral'}" for n in model.q.names()]
         names += [f'guard of event "{a.name}"' for a in model.guards]

@@ -10,14 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from .build import Built, Parts, build, dismantle
+from .consistent import attached, begun
 from .control import PI
 from .firing import resolution
+from .implicit import still
 from .leaves import Leaves
 from .loop import Spec
-from .methods import Explicit, Tsit5
+from .methods import Method, Radau5, Tsit5
 from .model import At, Model, Par
 from .primitives import replay
-from .readout import Tape, read, read_end
+from .probe import current_probe
+from .projection import projected
+from .readout import TAYLOR, Tape, read, read_end
 from .record import Knobs
 from .results import Result
 from .simulate import Outcome, simulate
@@ -37,10 +41,11 @@ def solve(
     t1: Any,
     *,
     ts: Any = None,
-    method: Explicit | None = None,
+    method: Method | None = None,
     throw: bool = True,
     max_steps: int | None = None,
     max_events: int | None = None,
+    repair: bool = False,
 ) -> Solution:
     """Simulate `system` from `start` to `t1` and return a differentiable `Solution`.
 
@@ -49,18 +54,15 @@ def solve(
     in it, or returns it if `throw=False`; inside `jit` and `vmap` it always returns, with NaN for
     everything that was not reached (`sol.check()` raises there). `max_steps` bounds the step
     attempts, and inside `jit` the rows of the tape; `max_events` the firings, and inside `jit`
-    the length of the event log.
+    the length of the event log. `repair=True` moves an inconsistent start of a DAE to the nearest
+    consistent one instead of reporting it (`saltus.consistency` says what that changes).
     """
-    method = _method(method)
-    shapes, parts = dismantle(system, start, p)
-    built = build(system, shapes, parts)
-    model = built.model
+    method = _method(system, method)
     t1 = _number("t1", t1)
-    ts = None if ts is None else _times(ts, parts.t, t1)
-    spec = Spec(model, method.tableau, method.control.adaptive)
-    theta, iota = _parameters(system, start, p, parts, built, t1)
-    at, backward = _prepare(model, parts, theta, iota)
-    par = Par(theta, iota, backward)
+    model, at, par = first_state(system, start, p, t1, repair)
+    ts = None if ts is None else _times(ts, par.theta[0], t1)
+    _check_index(model, method)
+    spec = Spec(model, method.stepper, method.control.adaptive)
     capacity = ROWS_IN_JIT if max_steps is None else _count("max_steps", max_steps)
     log_size = EVENTS_IN_JIT if max_events is None else _count("max_events", max_events)
     knobs = _knobs(model, method, max_steps, max_events)
@@ -73,20 +75,46 @@ def solve(
     return sol
 
 
-def _method(method: Any) -> Explicit:
+def first_state(
+    system: HybridSystem, start: Instant, p: Any, t1: Any = None, repair: bool = False
+) -> tuple[Model, At, Par]:
+    """The model of a system, the row state at its start, and its parameters as leaves."""
+    if isinstance(system, HybridSystem) and system.adapt_start is not None:
+        start = system.adapt_start(start)
+    shapes, parts = dismantle(system, start, p)
+    built = build(system, shapes, parts)
+    t1 = parts.t if t1 is None else t1
+    theta, iota = _parameters(system, start, p, parts, built, t1)
+    given = (parts.x, parts.z, parts.d, parts.d_others, parts.mode, parts.signals)
+    at, backward = _preparation(built.model, repair)(given, theta, iota)
+    return built.model, at, Par(theta, iota, backward)
+
+
+def _method(system: Any, method: Any) -> Method:
     if method is None:
-        return Tsit5()
-    if isinstance(method, type) and issubclass(method, Explicit):
+        return Tsit5() if getattr(system, "constraint", None) is None else Radau5()
+    if isinstance(method, type) and issubclass(method, Method):
         raise TypeError(
             f"solve: method is the class {method.__name__}, expected an object. "
             f"Write method=saltus.{method.__name__}()."
         )
-    if not isinstance(method, Explicit):
+    if not isinstance(method, Method):
         raise TypeError(
-            f"solve: method is {method!r}, expected Tsit5(), Dopri5() or Dopri8(). "
+            f"solve: method is {method!r}, expected Tsit5(), Dopri5(), Dopri8(), Radau5() or "
+            "Rodas5P(). "
             "Write method=saltus.Tsit5(rtol=1e-8, atol=1e-8)."
         )
     return method
+
+
+def _check_index(model: Model, method: Method) -> None:
+    rule = model.constraint
+    if rule is not None and rule.highest > method.highest_index:
+        worst = rule.equations[rule.index.index(rule.highest)]
+        raise ValueError(
+            f'solve: equation "{worst}" has index {rule.highest}, which {type(method).__name__} '
+            "cannot treat. Write method=saltus.Radau5(), or leave method out."
+        )
 
 
 def _number(name: str, value: Any) -> Any:
@@ -135,16 +163,17 @@ def _parameters(
         for value in (tick.period, tick.offset):
             ticks.append(_number("every", value(start, p) if callable(value) else value))
     signals = [v for s in parts.signals for v in (s.times, s.values)]
-    theta = (parts.t, t1, *parts.p, *signals, *ticks, *built.floats)
+    probe = current_probe()
+    theta = (parts.t, t1, *parts.p, *signals, *ticks, *built.floats, probe)
     return theta, (*parts.p_others, *(jnp.asarray(v) for v in built.others))
 
 
 @functools.lru_cache(maxsize=256)
-def _preparation(model: Model) -> Any:
+def _preparation(model: Model, repair: bool) -> Any:
     """The first row state from the leaves of the start."""
 
     def prepare(parts: tuple, theta: Leaves, iota: Leaves) -> tuple[At, Any]:
-        x, d, d_others, mode, signals = parts
+        x, z, d, d_others, mode, signals = parts
         backward = jax.lax.stop_gradient(theta[1] < theta[0])
         q = model.zero_integrals()
         counts = [
@@ -155,8 +184,11 @@ def _preparation(model: Model) -> Any:
         blank = (jnp.full((), jnp.inf),) * waiting
         flags = (jnp.zeros((model.kinks,), jnp.int32),) if model.kinks else ()
         i = (*d_others, *([mode] if model.modes else []), *counts, *segments, *flags)
-        at = At(jnp.zeros(()), (*x, *q, *d, *blank), jax.lax.stop_gradient(i))
-        return model.with_pending_times(at, Par(theta, iota, backward)), backward
+        at = At(jnp.zeros(()), (*x, *q, *d, *blank), jax.lax.stop_gradient(i), still(z))
+        par = Par(theta, iota, backward)
+        at = begun(model, projected(model, at, par) if repair else at, par)
+        there = attached(model, at, par, TAYLOR)
+        return model.with_pending_times(there, par)._replace(z=at.z), backward
 
     return jax.jit(prepare)
 
@@ -173,19 +205,17 @@ def _first_tick(theta: Leaves, slot: int, backward: Any) -> Any:
     return jnp.where(backward, before, after).astype(jnp.int64)
 
 
-def _prepare(model: Model, parts: Parts, theta: Leaves, iota: Leaves) -> tuple[At, Any]:
-    given = (parts.x, parts.d, parts.d_others, parts.mode, parts.signals)
-    return _preparation(model)(given, theta, iota)
-
-
-def _knobs(model: Model, method: Explicit, max_steps: int | None, max_events: int | None) -> Knobs:
+def _knobs(model: Model, method: Method, max_steps: int | None, max_events: int | None) -> Knobs:
     """The method's numbers as arrays: changing one never recompiles."""
     control = method.control if isinstance(method.control, PI) else PI()
     fixed = getattr(method.control, "h", 1.0)
+    given = _array(method.rtol)
+    rtol = method.tolerance(given)
+    ratio = jnp.where(given > 0, rtol / jnp.where(given > 0, given, 1.0), 1.0)
     many, events = (ROWS_IN_JIT, EVENTS_IN_JIT) if under_jit() else (MANY, MANY)
     return Knobs(
-        rtol=_array(method.rtol),
-        atol=_absolute(model, method.atol),
+        rtol=rtol,
+        atol=tuple(a * ratio for a in _absolute(model, method.atol)),
         first_step=_array(np.nan if method.first_step is None else method.first_step),
         max_step=_array(method.max_step),
         fixed=_array(fixed),
@@ -207,12 +237,12 @@ def _absolute(model: Model, atol: Any) -> Leaves:
     if treedef == model.x.treedef and len(leaves) == model.nx:
         given = [_array(v) for v in leaves]
         rest = functools.reduce(jnp.minimum, [jnp.min(v) for v in given])
-        return (*given, *([rest] * (model.moving - model.nx)))
+        return (*given, *([rest] * (model.moving - model.nx + model.n_z)))
     if len(leaves) != 1:
         raise ValueError(
             "method: atol has a structure different from x; give a number, or one entry per state."
         )
-    return (_array(leaves[0]),) * model.moving
+    return (_array(leaves[0]),) * (model.moving + model.n_z)
 
 
 def _tape(spec: Spec, outcome: Outcome, at: At, par: Par) -> Tape:
@@ -223,14 +253,15 @@ def _tape(spec: Spec, outcome: Outcome, at: At, par: Par) -> Tape:
     (tau, *w), (end_tau, *end_w) = replay(
         spec,
         (rows.tau, *rows.w),
-        (rows.h, rows.kind, *rows.member, *rows.i),
+        (rows.h, rows.kind, *rows.member, *rows.i, *rows.z, *rows.aux),
         (n, par.backward, *par.iota),
         (end.tau, *end.w),
         par.theta,
         (at.tau, *at.w),
     )
-    last = At(end_tau, tuple(end_w), end.i)
-    return Tape(tau, tuple(w), rows.i, rows.h, rows.kind, rows.member, n, last, *par)
+    last = At(end_tau, tuple(end_w), end.i, end.z)
+    noted = jax.lax.stop_gradient((rows.z, rows.aux))
+    return Tape(tau, tuple(w), rows.i, rows.h, rows.kind, rows.member, n, last, *par, *noted)
 
 
 def _solution(
@@ -238,6 +269,8 @@ def _solution(
 ) -> Solution:
     ok = outcome.code <= int(Result.terminated)
     last, (final, integral, y) = read_end(spec, tape, ok)
+    if system.adapt_back is not None:
+        last, final = system.adapt_back(last), system.adapt_back(final)
     t, reached = final.t, ok
     if ts is not None:
         t = ts
@@ -247,5 +280,5 @@ def _solution(
     units = None if system.units is None else tuple(sorted(system.units.items()))
     return Solution(
         t, y, reached, integral, final, outcome.code, stats, last, tape, outcome.pace, spec,
-        log_size, units,
+        log_size, units, system.adapt_back,
     )  # fmt: skip

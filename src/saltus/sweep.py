@@ -44,7 +44,9 @@ class Sweep(NamedTuple):
             states, theta = 2 * states, theta + sum(mask)
         first = states if self.rows_used or kind != "adjoint" else 0
         second = sum(self.masks[-1]) if kind == "linear" else states
-        return Sizes(states, 2 + m.families + m.n_i, 2 + m.n_iota, theta, first, second)
+        noted = m.n_z + len(self.spec.stepper.aux(m))
+        rows = 2 + m.families + m.n_i + noted
+        return Sizes(states, rows, 2 + m.n_iota, theta, first, second)
 
 
 def cut(args: Any, sizes: Sizes) -> list[list]:
@@ -68,8 +70,11 @@ def row_flags(sizes: Sizes, kind: str) -> list[bool]:
 def _row_data(sweep: Sweep, rows: list, fixed: list) -> RowData:
     families = sweep.spec.model.families
     member = rows[2] if families else jnp.zeros((), jnp.int32)
-    i, iota = tuple(rows[2 + families :]), tuple(fixed[2:])
-    return RowData(rows[0], rows[1].astype(jnp.int32), member, i, iota, fixed[1])
+    model = sweep.spec.model
+    rest = tuple(rows[2 + families :])
+    i, z = rest[: model.n_i], rest[model.n_i : model.n_i + model.n_z]
+    aux, iota = rest[model.n_i + model.n_z :], tuple(fixed[2:])
+    return RowData(rows[0], rows[1].astype(jnp.int32), member, i, z, aux, iota, fixed[1])
 
 
 def _at(array: Any, k: Any) -> Any:

@@ -18,10 +18,11 @@ DIRECTIONS = {"falling": -1, "rising": 1, "either": 0}
 class Instant(eqx.Module):
     """Everything a model function may look at: time, states, discrete state, inputs.
 
-    `x` are the differential states and `d` the discrete ones (they change only at events); both
-    are any pytree, so states have names. `u` holds the inputs' current values, `member` the index
-    of the member of an event family that fired, `mode` the mode of an automaton: its name when a
-    user writes a start, its integer inside model functions.
+    `x` are the differential states, `z` the algebraic ones (in a start: the guess from which they
+    are solved) and `d` the discrete ones, which change only at events; all are any pytree, so
+    states have names. `dx` is x' in fully implicit systems. `u` holds the inputs' current values,
+    `member` the index of the member of an event family that fired, `mode` the mode of an
+    automaton: its name when a user writes a start, its integer inside model functions.
     """
 
     t: Any
@@ -31,6 +32,7 @@ class Instant(eqx.Module):
     u: Any = None
     member: Any = None
     mode: Any = None
+    dx: Any = None
 
     def __repr__(self) -> str:
         fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]
@@ -165,18 +167,32 @@ class HybridSystem:
     `output` what is saved (the state `x` if absent); `inputs(p)` a pytree of signals (`Steps`,
     `Ramps`) whose current values model functions read as `now.u`. `units` maps names to units for
     tables and plots.
+
+    `constraint` gives residuals `0 = g(now, p)`, any pytree with as many numbers as `z`; the names
+    of its leaves are the names of the equations. `index` is 1 (g can be solved for z) or 2
+    (Hessenberg: g does not depend on z, its time derivative can be solved for z), one for all
+    equations or a pytree like g; without it, equations that depend on z have index 1, the others
+    2. `sparsity` says how the Jacobian of large systems is treated: "detect", "dense", or a boolean
+    matrix.
     """
 
     flow: Callable
+    constraint: Callable | None = None
     events: tuple = ()
     rate: Callable | None = None
     output: Callable | None = None
     inputs: Any = None
     units: dict | None = None
+    index: Any = None
+    sparsity: Any = None
     modes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    pinned: Callable | None = dataclasses.field(default=None, repr=False)
+    adapt_start: Callable | None = dataclasses.field(default=None, repr=False)
+    adapt_back: Callable | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         _callable("HybridSystem", "flow", self.flow)
+        _callable("HybridSystem", "constraint", self.constraint, optional=True)
         _callable("HybridSystem", "rate", self.rate, optional=True)
         _callable("HybridSystem", "output", self.output, optional=True)
         events = (self.events,) if isinstance(self.events, Event | TimeEvent) else self.events

@@ -15,6 +15,8 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 
+from .rewrite import has_scatter, without_scatters
+
 _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 
@@ -46,6 +48,9 @@ def _constvars_to_invars(jaxpr: Any) -> Any:
 def trace(fn: Callable, avals: Sequence[jax.ShapeDtypeStruct]) -> tuple[Traced, list[Any]]:
     """`fn(*leaves) -> list of leaves` as a program, and the values it closed over."""
     closed = jax.make_jaxpr(fn)(*avals)
+    if has_scatter(closed.jaxpr):
+        old = closed
+        closed = jax.make_jaxpr(lambda *a: without_scatters(old.jaxpr, old.consts, a))(*avals)
     return intern(closed.jaxpr), list(closed.consts)
 
 

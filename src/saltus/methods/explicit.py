@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 
-from ..control import PI, Fixed
+from ..consistent import determined, solved
 from ..leaves import Leaves, combine, rms
+from ..model import At, Model, Par
 from . import tableaus
+from .base import Goal, Method, Trial, scales
 from .tableaus import Tableau
 
 Flow = Callable[[Any, Leaves], Leaves]
 
 
-class Explicit(eqx.Module):
-    """An explicit method with its tolerances. Changing a number never recompiles.
-
-    The error of a step is the root mean square of `error / (atol + rtol * max(|x0|, |x1|))` over
-    all states and integrals. `control=Fixed(h)` turns the error control off; `first_step` and
-    `max_step` bound the steps.
-    """
-
-    rtol: Any = 1e-8
-    atol: Any = 1e-8
-    control: PI | Fixed = PI()
-    first_step: Any = None
-    max_step: Any = float("inf")
-
-    def __check_init__(self):
-        for name in ("rtol", "atol"):
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not value >= 0:
-                raise ValueError(
-                    f"{type(self).__name__}: {name} is {value}, expected a number >= 0."
-                )
-        if not isinstance(self.control, PI | Fixed):
-            raise TypeError(
-                f"{type(self).__name__}: control is {self.control!r}, expected saltus.PI() or "
-                "saltus.Fixed(h)."
-            )
+class Explicit(Method):
+    """An explicit method. On index-1 systems z is solved inside the flow."""
 
     @property
     def tableau(self) -> Tableau:
         raise NotImplementedError
+
+    @property
+    def stepper(self) -> ExplicitStepper:
+        return ExplicitStepper(self.tableau)
 
 
 class Tsit5(Explicit):
@@ -70,6 +52,83 @@ class Dopri8(Explicit):
     @property
     def tableau(self) -> Tableau:
         return tableaus.dopri8()
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplicitStepper:
+    tableau: Tableau
+
+    @property
+    def order(self) -> int:
+        return self.tableau.order
+
+    @property
+    def error_order(self) -> int:
+        return self.tableau.error_order
+
+    @property
+    def name(self) -> str:
+        return self.tableau.name
+
+    def steady(self, model: Model) -> bool:
+        return False
+
+    def memory(self, model: Model) -> tuple:
+        return ()
+
+    def aux(self, model: Model) -> Leaves:
+        return ()
+
+    def accepted(self, memory: tuple) -> tuple:
+        return memory
+
+    def attempt(
+        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Any, memory: tuple
+    ) -> Trial:
+        tab, m = self.tableau, model.moving
+        seek = _Seeker(model, par, at, None)
+        x = at.w[:m]
+        end, ks = full_step(tab, seek.flow, at.tau, x, h, k)
+        error = error_norm(tab, x, end, h, ks, goal)
+        last = At(at.tau + h, (*end, *at.w[m:]), at.i, seek.z)
+        x_mid, k_mid = middle(tab, x, h, ks)
+        mid = At(at.tau + 0.5 * h, (*x_mid, *at.w[m:]), at.i, at.z)
+        if model.constraint is not None and any(model.constraint.seen):
+            mid = solved(model, mid, par)[0]
+        count = jnp.full((), tab.stages - 1, jnp.int32)
+        return Trial(last, ks[-1], error, mid, k_mid, (), (), jnp.ones((), bool), count)
+
+    def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
+        return aux
+
+    def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
+        m = model.moving
+        seek = _Seeker(model, par, at, degree)
+        end = step(self.tableau, seek.flow, at.tau, at.w[:m], h)
+        return At(at.tau + h, (*end, *at.w[m:]), at.i, seek.z)
+
+    def reach(
+        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
+    ) -> At:
+        return self.row(model, par, at, h, aux, degree)
+
+
+class _Seeker:
+    """The flow as a function of time and moving leaves; z is found from where it was last."""
+
+    def __init__(self, model: Model, par: Par, at: At, degree: int | None):
+        self.model, self.par, self.at, self.degree = model, par, at, degree
+        self.z = at.z
+
+    def flow(self, s: Any, moving: Leaves) -> Leaves:
+        model, par, at = self.model, self.par, self.at
+        here = At(s, (*moving, *at.w[model.moving :]), at.i, self.z)
+        if self.degree is None:
+            here = solved(model, here, par)[0]
+        else:
+            here = determined(model, here, par, self.degree)
+        self.z = here.z
+        return model.flow(here, par)
 
 
 def stages(tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, k1: Leaves) -> list[Leaves]:
@@ -97,17 +156,15 @@ def full_step(
 
 
 def error_norm(
-    tab: Tableau, x0: Leaves, x1: Leaves, h: Any, ks: Sequence[Leaves], rtol: Any, atol: Any
+    tab: Tableau, x0: Leaves, x1: Leaves, h: Any, ks: Sequence[Leaves], goal: Goal
 ) -> Any:
     """The scaled error of a step (M20)."""
     zero = tuple(jnp.zeros_like(leaf) for leaf in x0)
-    scales = [
-        a + rtol * jnp.maximum(jnp.abs(u), jnp.abs(v)) for u, v, a in zip(x0, x1, atol, strict=True)
-    ]
+    sizes = scales(goal, x0, x1, goal.atol[: len(x0)])
     norms = []
     for weights in tab.error:
         error = combine(zero, h, weights, ks)
-        norms.append(rms([e / s for e, s in zip(error, scales, strict=True)]))
+        norms.append(rms([e / s for e, s in zip(error, sizes, strict=True)]))
     if len(norms) == 1:
         return norms[0]
     fifth, third = norms[0] ** 2, norms[1] ** 2

@@ -1,0 +1,282 @@
+"""Other ways to write a model, each lowered onto `HybridSystem`: no second engine.
+
+Here: fully implicit equations, resets given by equations, memory of the last event. Mass matrices
+are in mass.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .implicit import attach, newton, still
+from .leaves import aval, picture, split
+from .linalg import Layout, factor, jacobian
+from .system import Event, HybridSystem, Instant, Ticks, TimeEvent
+from .trace import trace
+
+DERIVATIVES = 4  # how many derivatives the root of an implicit reset carries
+
+
+def count(tree: Any) -> int:
+    """How many numbers a pytree has."""
+    return sum(math.prod(jnp.shape(v)) for v in jax.tree.leaves(tree))
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """How the instant that a user sees and the one that is solved for are made of each other."""
+
+    seen: Callable[[Instant], Instant]
+    held: Callable[[Instant], Instant]
+
+    def function(self, fn: Any) -> Any:
+        """A model function on the instant that its user sees."""
+        return (lambda now, p: fn(self.seen(now), p)) if callable(fn) else fn
+
+    def reset(self, fn: Any) -> Any:
+        def reset(now: Instant, p: Any) -> Any:
+            after = fn(self.seen(now), p)
+            return self.held(after) if isinstance(after, Instant) else after
+
+        return None if fn is None else reset
+
+    def event(self, event: Any) -> Any:
+        if isinstance(event, Event):
+            new = {k: self.function(getattr(event, k)) for k in ("guard", "active")}
+        elif isinstance(event, TimeEvent):
+            when = event.next_time
+            if isinstance(when, Ticks):
+                when = Ticks(self.function(when.period), self.function(when.offset))
+            new = {"next_time": when if isinstance(when, Ticks) else self.function(when)}
+        else:
+            return event  # HybridSystem says what is wrong with it
+        return dataclasses.replace(event, reset=self.reset(event.reset), **new)
+
+    def events(self, events: Any) -> Any:
+        if isinstance(events, Event | TimeEvent):
+            events = (events,)
+        return tuple(map(self.event, events)) if isinstance(events, Sequence) else events
+
+
+# -- fully implicit ---------------------------------------------------------------------------
+
+
+class Implicit(NamedTuple):
+    """The algebraic states of a fully implicit system: x' and the user's own."""
+
+    dx: Any
+    z: Any
+
+
+def fully_implicit(
+    residual: Callable,
+    *,
+    events: Sequence[Event | TimeEvent] = (),
+    rate: Callable | None = None,
+    output: Callable | None = None,
+    inputs: Any = None,
+    units: dict | None = None,
+    index: Any = None,
+) -> HybridSystem:
+    r"""A system $0 = F(x', x, z, d, p, t)$: `residual(now, p)` reads x' as `now.dx`.
+
+    It returns any pytree with as many numbers as x and z together. All other functions may read
+    `now.dx` as well. A start is `Instant(t, x, z=..., dx=...)`, where `z` and `dx` are guesses
+    (`dx`: zeros, if left out). Lowered to $x' = w$, $0 = F(w, x, z, \dots)$, which has index 1
+    where $[F_{x'} \; F_z]$ is regular.
+    """
+    if not callable(residual):
+        raise TypeError(
+            f"fully_implicit: the residual is {residual!r}, expected a function of (now, p) that "
+            "reads now.dx. Write fully_implicit(lambda now, p: now.dx + now.x)."
+        )
+
+    def constraint(now: Instant, p: Any) -> Any:
+        now = _implicit_seen(now)
+        value = residual(now, p)
+        got, slopes, states = count(value), count(now.dx), count(now.z)
+        if got != slopes + states:
+            raise ValueError(
+                f"fully_implicit: the residual returned {got} numbers, {picture(value)}, but there "
+                f"are {slopes} in x' and {states} in z. Return one equation for each of them."
+            )
+        return value
+
+    view = View(_implicit_seen, _implicit_held)
+    return HybridSystem(
+        flow=lambda now, p: now.z.dx,
+        constraint=constraint,
+        events=view.events(events),
+        rate=view.function(rate),
+        output=view.function(output),
+        inputs=inputs,
+        units=units,
+        index=index,
+        adapt_start=_implicit_start,
+        adapt_back=_implicit_seen,
+    )
+
+
+def _implicit_seen(now: Instant) -> Instant:
+    return now.replace(dx=now.z.dx, z=now.z.z)
+
+
+def _implicit_held(now: Instant) -> Instant:
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (now.x, now.dx)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"fully_implicit: dx is {picture(now.dx)}, but x is {picture(now.x)}. Give dx, the "
+            "guess of x', the fields of x, or leave it as it is."
+        )
+    return now.replace(dx=None, z=Implicit(now.dx, now.z))
+
+
+def _implicit_start(start: Instant) -> Instant:
+    if start.dx is None:
+        shape, floats, _ = split(start.x, floats_only=True)
+        start = start.replace(dx=shape.join([jnp.zeros_like(v) for v in floats], ()))
+    return _implicit_held(start)
+
+
+# -- resets given by equations ----------------------------------------------------------------
+
+
+def implicit_reset(
+    residual: Callable,
+    *,
+    unknowns: Sequence[str] | None = None,
+    guess: Callable | None = None,
+) -> Callable:
+    r"""A reset that solves $0 = T(now^+, now^-, p)$: `residual(after, before, p)`.
+
+    There are as many equations as unknowns: `after.x`, or `after.x` and `after.z` together (told
+    apart by the number of equations; z is made consistent afterwards anyway, so that its places
+    may hold impulses here). `unknowns=("x", "d")` chooses otherwise; only the floats of d count.
+    Newton's method starts from the instant before, or from `guess(now, p)`, an instant whose other
+    fields are kept. Where it finds nothing the result is NaN, and the solve says `non_finite`.
+    """
+    for name, fn in (("residual", residual), ("guess", guess or residual)):
+        if not callable(fn):
+            raise TypeError(
+                f"implicit_reset: the {name} is {fn!r}, expected a function. Write "
+                "implicit_reset(lambda after, before, p: ..., guess=lambda now, p: ...)."
+            )
+    if isinstance(unknowns, str):
+        unknowns = (unknowns,)
+    wrong = set(unknowns or ()) - {"x", "z", "d", "dx"}
+    if wrong:
+        raise ValueError(
+            f"implicit_reset: {sorted(wrong)[0]!r} cannot be unknown; x, z, d and dx can. "
+            'Write unknowns=("x", "z").'
+        )
+
+    def reset(now: Instant, p: Any) -> Instant:
+        first = now if guess is None else guess(now, p)
+        if not isinstance(first, Instant):
+            raise TypeError(
+                f"implicit_reset: guess returned {picture(first)}, expected an Instant. "
+                "Write guess=lambda now, p: now.replace(x=...)."
+            )
+        names = _unknowns(unknowns, residual, first, now, p)
+        shape, floats, others = split({k: getattr(first, k) for k in names})
+        rest, rest_floats, rest_others = split((first, now, p))
+        n, m = len(floats), len(floats) + len(rest_floats)
+
+        def equations(*flat: Any) -> list:
+            after, before, parameters = rest.join(flat[n:m], flat[m:])
+            after = after.replace(**shape.join(flat[:n], others))
+            return jax.tree.leaves(residual(after, before, parameters))
+
+        given = (*rest_floats, *rest_others)
+        traced, closed = trace(equations, [aval(v) for v in (*floats, *given)])
+        unknown = Layout(tuple(jnp.shape(v) for v in floats))
+        rows = Layout(tuple(v.aval.shape for v in traced.jaxpr.outvars))
+
+        def of(root: Any, closed: Any, given: Any) -> Any:
+            return rows.pack(traced.call(*closed, *unknown.unpack(root), *given))
+
+        # Newton sees no derivatives, also of what the residual closes over; attach brings them in.
+        quiet = still((closed, given))
+        found = newton(lambda y: of(y, *quiet), still(unknown.pack(floats))).value
+        factors = factor(jacobian(lambda y: of(y, *quiet), found))
+        found = attach(lambda y: of(y, closed, given), found, factors, DERIVATIVES)
+        new = [
+            jnp.asarray(v).astype(jnp.result_type(old))
+            for v, old in zip(unknown.unpack(found), floats, strict=True)
+        ]
+        return first.replace(**shape.join(new, others))
+
+    return reset
+
+
+def _unknowns(
+    given: Sequence[str] | None, residual: Callable, first: Instant, now: Instant, p: Any
+) -> tuple[str, ...]:
+    """The fields that the equations are solved for; there have to be enough of them."""
+    value = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, residual(first, now, p)))
+    floats = {k: split(getattr(first, k))[1] for k in ("x", "z", "d", "dx")}
+    sizes = {k: sum(math.prod(v.shape) for v in leaves) for k, leaves in floats.items()}
+    for names in (("x",), ("x", "z")) if given is None else (tuple(given),):
+        if count(value) == sum(sizes[k] for k in names):
+            return names
+    shown = ", ".join(f"{k} has {v}" for k, v in sizes.items() if v)
+    raise ValueError(
+        f"implicit_reset: {count(value)} equations for the unknowns {given or 'x, or x and z'}, "
+        f"where {shown} numbers. Return as many equations as unknowns, or write "
+        'unknowns=("x", "d").'
+    )
+
+
+# -- memory -----------------------------------------------------------------------------------
+
+
+def remember(
+    reset: Callable | None = None, *, x: str | Sequence[str] = (), z: str | Sequence[str] = ()
+) -> Callable:
+    """A reset that also keeps entries of x and z in d, each under its name with a star.
+
+    `remember(x="u", z="s")` writes `d["u*"]` and `d["s*"]` at every event, for model functions to
+    read until the next one. With another `reset`, its outcome is what is kept (z as the reset
+    leaves it: before the event, unless the reset replaces it). Start with the entries in d:
+    `Instant(..., d={"u*": 0.0, "s*": 0.0})`.
+    """
+    wanted = {
+        "x": (x,) if isinstance(x, str) else tuple(x),
+        "z": (z,) if isinstance(z, str) else tuple(z),
+    }
+    if reset is not None and not callable(reset):
+        raise TypeError(
+            f"remember: the reset is {reset!r}, expected a function (now, p) -> Instant. Name "
+            'states with x= and z=: remember(x="u", z="s").'
+        )
+    if not any(wanted.values()):
+        raise ValueError('remember: nothing to remember. Write remember(x="u", z="s").')
+
+    def keep(now: Instant, p: Any) -> Any:
+        after = now if reset is None else reset(now, p)
+        if not isinstance(after, Instant):
+            return after
+        kept = {}
+        for field, names in wanted.items():
+            entries = getattr(after, field)
+            for name in names:
+                if not isinstance(entries, dict) or name not in entries:
+                    raise ValueError(
+                        f"remember: {field} is {picture(entries)}, without an entry {name!r}."
+                    )
+                kept[f"{name}*"] = entries[name]
+        missing = [k for k in kept if not isinstance(after.d, dict) or k not in after.d]
+        if missing:
+            raise ValueError(
+                f"remember: d is {picture(after.d)}, without an entry {missing[0]!r}. Start with "
+                f'Instant(..., d={{"{missing[0]}": 0.0, ...}}).'
+            )
+        return after.replace(d={**after.d, **kept})
+
+    return keep

@@ -1,0 +1,226 @@
+"""Algebraic states: `z` as a function of time, differential states and parameters.
+
+Equations of index 1 are solved for z as they are. An equation of index 2 does not contain z; its
+time derivative along the flow does (the hidden constraint, M36).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .factors import structure_of
+from .implicit import attach, newton, still
+from .leaves import Leaves
+from .linalg import (
+    Layout,
+    Vec,
+    conditioning,
+    dense,
+    factor,
+    factor_jacobian,
+    jacobian,
+    mean_square,
+)
+from .model import At, Model, Par
+from .sparsity import Pattern
+
+SINGULAR = 1e-13  # pivots this far apart: z is not determined
+
+
+@functools.lru_cache(maxsize=512)
+def layout(model: Model) -> Layout:
+    """How z is packed, and how the equations for it are factored."""
+    rule = model.constraint
+    assert rule is not None
+    if model.pattern is None:
+        return Layout(rule.shapes)
+    n = sum(int(np.prod(s)) for s in model.x_shapes)
+    whole = model.pattern.matrix.astype(np.int32)
+    direct, through = whole[n:, n:], whole[n:, :n] @ whole[:n, n:]
+    sizes = [int(np.prod(s)) for s in rule.rows]
+    second = np.repeat([k == 2 for k in rule.index], sizes).astype(np.int32)
+    pins = np.ones_like(second) if rule.pinned is not None else 1 - second
+    mixed = direct.multiply(pins[:, None]) + through.multiply(second[:, None])
+    return Layout(rule.shapes, structure_of(Pattern.of(mixed)))
+
+
+def _jacobian(model: Model, residual: Any, z: Vec) -> Any:
+    return jacobian(residual, z, layout(model).structure)
+
+
+def hidden(model: Model, at: At, par: Par) -> Leaves:
+    """Residuals that determine z: `g` for index 1, `g_t + g_x f` for index 2 (M36)."""
+    rule = model.constraint
+    assert rule is not None
+    if rule.highest == 1:
+        return model.residuals(at, par)
+    n = model.nx
+    slope = model.flow(at, par)[:n]
+    rest = at.w[n:]
+
+    def of_state(tau: Any, x: Leaves) -> Leaves:
+        return model.residuals(at._replace(tau=tau, w=(*x, *rest)), par)
+
+    values, rates = jax.jvp(of_state, (at.tau, at.w[:n]), (jnp.ones_like(at.tau), slope))
+    pins = (False,) * len(values)
+    if rule.pinned is not None:
+        pins = tuple(rule.pinned(model.args(at, par), par))
+    out = []
+    for value, rate, index, pin in zip(values, rates, rule.index, pins, strict=True):
+        mixed = value if index == 1 else rate
+        out.append(mixed if pin is False or index == 1 else jnp.where(pin, value, mixed))
+    return tuple(out)
+
+
+def _equations(model: Model, at: At, par: Par) -> Any:
+    """The residual as a function of the packed z."""
+    pack = layout(model)
+    rows = Layout(model.constraint.rows)  # type: ignore[union-attr]
+
+    def residual(z: Vec) -> Vec:
+        return rows.pack(hidden(model, at._replace(z=pack.unpack(z)), par))
+
+    return residual
+
+
+def solved(model: Model, at: At, par: Par) -> tuple[At, Any]:
+    """The state with its z found from the guess in it, and whether there is one; no derivatives."""
+    if model.constraint is None:
+        return at, jnp.ones((), bool)
+    at, par = still((at, par))
+    residual = _equations(model, at, par)
+    guess = layout(model).pack(at.z)
+    if model.constraint.affine:
+        factors = factor_jacobian(layout(model), _jacobian(model, residual, guess))
+        root = attach(residual, guess, factors, 1)
+        found = jnp.isfinite(mean_square(root))
+    else:
+        root, found = newton(residual, guess, layout(model))
+    return at._replace(z=_cast(model, layout(model).unpack(root), at)), found
+
+
+def begun(model: Model, at: At, par: Par) -> At:
+    """A start with its z found from the guess; the guess where there is none."""
+    found = solved(model, at, par)
+    if model.constraint is None:
+        return at
+    z = tuple(jnp.where(found[1], new, old) for new, old in zip(found[0].z, at.z, strict=True))
+    return at._replace(z=z)
+
+
+def attached(model: Model, at: At, par: Par, degree: int) -> At:
+    """The state with `degree` derivatives of z; the z in it must solve the equations (M38)."""
+    if model.constraint is None or degree == 0:
+        return at
+    fixed = at._replace(z=still(at.z))
+    quiet, calm = still((fixed, par))
+    root = layout(model).pack(fixed.z)
+    jac = _jacobian(model, _equations(model, quiet, calm), root)
+    factors = factor_jacobian(layout(model), jac)
+    root = attach(_equations(model, fixed, par), root, factors, degree)
+    return at._replace(z=_cast(model, layout(model).unpack(root), at))
+
+
+def determined(model: Model, at: At, par: Par, degree: int) -> At:
+    """The state with z found from the guess in it, and `degree` derivatives of it."""
+    if model.constraint is None:
+        return at
+    z = still(solved(model, at, par)[0].z)
+    return attached(model, at._replace(z=z), par, degree)
+
+
+def violated(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
+    """Whether x violates an equation of index 2 by more than the tolerances explain.
+
+    The states could be moved by `10 (atol + rtol |x|)` at most; `|g_x|` says what that does to g.
+    """
+    rule = model.constraint
+    if rule is None or rule.highest == 1:
+        return jnp.zeros((), bool)
+    n = model.nx
+    x = Layout(model.x_shapes)
+    rows = Layout(rule.rows)
+
+    def of_state(y: Vec) -> Vec:
+        return rows.pack(model.residuals(at._replace(w=(*x.unpack(y), *at.w[n:])), par))
+
+    y = x.pack(at.w[:n])
+    values = _entries(of_state(y))
+    give = _entries(
+        x.weights([a + rtol * jnp.abs(v) for v, a in zip(at.w[:n], atol, strict=False)])
+    )
+    if model.pattern is None:
+        room = jnp.sum(jnp.abs(dense(jacobian(of_state, y))) * give[None, :], axis=1)
+    else:
+        room = _room(model, of_state, y, give)
+    second = np.concatenate(
+        [np.full(int(np.prod(s)), k == 2) for s, k in zip(rule.rows, rule.index, strict=True)]
+    )
+    if rule.pinned is not None:
+        pins = rule.pinned(model.args(at, par), par)
+        held = [jnp.broadcast_to(v, s) for v, s in zip(pins, rule.rows, strict=True)]
+        second = second & ~jnp.concatenate([jnp.ravel(v) for v in held])
+    return jnp.any(second & ~(jnp.abs(values) <= 10 * room))
+
+
+def _room(model: Model, of_state: Any, y: Vec, give: Any) -> Any:
+    """`|g_x| give` where g_x is large and sparse."""
+    n, size = y[0].size, model.pattern.size
+    still_rows = jnp.zeros((n,))
+
+    def whole(v: Any) -> Any:
+        return jnp.concatenate([still_rows, of_state((v[:n],))[0]])
+
+    full = jnp.concatenate([y[0], jnp.zeros((size - n,))])
+    values = jnp.abs(model.pattern.values(whole, full))
+    return model.pattern.multiply(values, jnp.concatenate([give, jnp.zeros((size - n,))]))[n:]
+
+
+def _entries(vec: Vec) -> Any:
+    return jnp.stack(vec) if jnp.ndim(vec[0]) == 0 else vec[0]
+
+
+def regularity(model: Model, at: At, par: Par) -> Any:
+    """How well the equations determine z, whatever their units: 1 is perfect, 0 is singular."""
+    root = layout(model).pack(at.z)
+    jac = _jacobian(model, _equations(model, at, par), root)
+    if layout(model).structure is not None:
+        made = conditioning(factor_jacobian(layout(model), jac))
+        return jnp.where(jnp.isfinite(made) & (made > 1e-18), 1.0, 0.0)
+    jac = dense(jac)
+    jac = jac / jnp.max(jnp.abs(jac), axis=1, keepdims=True)
+    jac = jac / jnp.max(jnp.abs(jac), axis=0, keepdims=True)
+    return jnp.nan_to_num(conditioning(factor(jac)), nan=0.0)
+
+
+def near_impasse(model: Model, at: At, par: Par) -> Any:
+    """Whether z is about to be undetermined: its share in the equations has become tiny.
+
+    Asked where a solve gives up, to name the cause."""
+    if model.pattern is not None:
+        return regularity(model, at, par) == 0.0
+    full = Layout((*model.x_shapes, *layout(model).shapes))
+    rows, n = Layout(model.constraint.rows), model.nx  # type: ignore[union-attr]
+
+    def residual(y: Vec) -> Vec:
+        leaves = full.unpack(y)
+        here = at._replace(w=(*leaves[:n], *at.w[n:]), z=leaves[n:])
+        return rows.pack(hidden(model, here, par))
+
+    y = full.pack((*at.w[:n], *at.z))
+    weighed = dense(jacobian(residual, y)) * _entries(y)[None, :]
+    weighed = weighed / jnp.max(jnp.abs(weighed), axis=1, keepdims=True)
+    share = weighed[:, weighed.shape[1] - rows.size :]
+    pivots = conditioning(factor(share)) if rows.size > 1 else jnp.abs(share[0, 0])
+    return ~(jnp.minimum(pivots, jnp.max(jnp.abs(share))) > 1e-5)
+
+
+def _cast(model: Model, leaves: Leaves, at: At) -> Leaves:
+    return tuple(
+        jnp.asarray(v).astype(jnp.result_type(o)) for v, o in zip(leaves, at.z, strict=True)
+    )

@@ -1,0 +1,237 @@
+"""The constraint of a system, traced and checked: how many equations, of which index.
+
+What can be seen before the first step is said before the first step: the wrong number of equations,
+an index that the structure contradicts, a set of equations that cannot determine z.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import partial_eval as pe
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from .leaves import picture, split
+from .model import Action, Constraint, Fn
+from .sparsity import Pattern, pattern
+from .system import HybridSystem, Instant
+
+
+def residual_leaves(system: HybridSystem, found: dict) -> Any:
+    """The constraint leaf by leaf; its shape goes to `found`."""
+
+    def flat(now: Instant, p: Any) -> list:
+        value = system.constraint(now, p)  # type: ignore[misc]
+        shape, leaves, others = split(value, floats_only=True)
+        if others or shape.statics or not leaves:
+            raise TypeError(
+                f"constraint returned {picture(value)}, expected numbers that are zero on the "
+                "solution. Write constraint=lambda now, p: {'kirchhoff': ...}."
+            )
+        found["shape"] = shape
+        return [jnp.asarray(v, jnp.float64) for v in leaves]
+
+    return flat
+
+
+def constraint(
+    system: HybridSystem,
+    tracer: Any,
+    parts: Any,
+    actions: tuple[Action, ...],
+    fn: Fn,
+    found: dict,
+    flagged: bool,
+) -> Constraint:
+    """The equations of a system; `flagged` if they read the flags of `when` as first argument."""
+    rows = tuple(v.aval.shape for v in fn.traced.jaxpr.outvars)
+    names = tuple(n or "constraint" for n in found["shape"].names())
+    shapes = tuple(jnp.shape(v) for v in parts.z)
+    _count(names, rows, tracer.z.names(), shapes)
+    z = [fn.traced.n_consts + flagged + k for k in tracer.place_z]
+    uses = _uses(system, tracer, fn, z, len(rows))
+    pinned = None if system.pinned is None else tracer.fn(_pins(system, found["shape"]))
+    index = _index(system, found["shape"], names, uses)
+    if max(index) == 1:
+        _structure(tracer, fn, z, names, rows, shapes)
+    return Constraint(
+        fn=fn, equations=names, index=index, affine=max(index) == 1 and _affine(tracer, fn, z),
+        shapes=shapes, rows=rows, pinned=pinned, seen=tuple(_looks(a, tracer) for a in actions
+        if a.kind == "guard"),
+    )  # fmt: skip
+
+
+def _uses(system: HybridSystem, tracer: Any, fn: Fn, z: list[int], count: int) -> list[bool]:
+    """Which equations contain z, pins aside."""
+    bare = getattr(system.pinned, "unpinned", None)
+    if bare is not None:
+        fn = tracer.fn(lambda now, p: [jnp.asarray(v) for v in jax.tree.leaves(bare(now, p))])
+        z = [fn.traced.n_consts + k for k in tracer.place_z]
+    return [_used(fn, j, z) for j in range(count)]
+
+
+def _count(names: tuple, rows: tuple, variables: list, shapes: tuple) -> None:
+    have, want = sum(map(_size, rows)), sum(map(_size, shapes))
+    if have != want:
+        raise ValueError(
+            f"constraint returned {have} equations ({', '.join(names)}) for {want} algebraic "
+            f"states ({', '.join(v or 'z' for v in variables)}). Return one equation for each."
+        )
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape))
+
+
+def _used(fn: Fn, out: int, places: list[int]) -> bool:
+    """Whether one output of a traced function depends on any of some inputs."""
+    jaxpr = _with_consts(fn.traced.jaxpr)
+    wanted = [k == out for k in range(len(jaxpr.outvars))]
+    used = pe.dce_jaxpr(jaxpr, wanted)[1]
+    return any(used[k] for k in places)
+
+
+def _with_consts(jaxpr: Any) -> Any:
+    return jaxpr.replace(
+        constvars=[],
+        invars=[*jaxpr.constvars, *jaxpr.invars],
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+
+
+def _pins(system: HybridSystem, shape: Any) -> Any:
+    def flat(now: Instant, p: Any) -> list:
+        flags = jax.tree.leaves(system.pinned(now, p))  # type: ignore[misc]
+        if len(flags) != len(shape.kinds):
+            raise ValueError("pinned: expected one truth value for each equation.")
+        return [jnp.asarray(v, bool) for v in flags]
+
+    return flat
+
+
+def _index(system: HybridSystem, shape: Any, names: tuple, uses: list[bool]) -> tuple[int, ...]:
+    """The index of each equation, declared or detected, checked against the structure."""
+    given = system.index
+    if given is None:
+        return tuple(1 if u else 2 for u in uses)
+    leaves, treedef = jax.tree.flatten(given)
+    if len(leaves) == 1:
+        leaves = leaves * len(names)
+    elif treedef != shape.treedef:
+        raise ValueError(
+            f"HybridSystem: index is {given!r}, expected 1, 2, or one of them for each equation: "
+            f"{', '.join(names)}."
+        )
+    for name, k, use in zip(names, leaves, uses, strict=True):
+        if k not in (1, 2):
+            raise ValueError(
+                f'HybridSystem: the index of equation "{name}" is {k!r}, expected 1 or 2. Systems '
+                "of higher index are lowered first, say by differentiating the constraint."
+            )
+        if k == 1 and not use:
+            raise ValueError(
+                f'HybridSystem: equation "{name}" is declared to have index 1 but does not depend '
+                "on z, so it cannot be solved for it. Declare index=2, or leave index out."
+            )
+        if k == 2 and use:
+            raise ValueError(
+                f'HybridSystem: equation "{name}" is declared to have index 2 but depends on z. '
+                "Hessenberg form needs g free of z: declare index=1, or leave index out."
+            )
+    return tuple(int(k) for k in leaves)
+
+
+def _structure(tracer: Any, fn: Fn, z: list[int], names: tuple, rows: tuple, shapes: tuple) -> None:
+    """Index 1 needs a way to assign each equation a variable of its own that it contains."""
+    pattern = np.array([[_used(fn, i, [k]) for k in z] for i in range(len(rows))])
+    if not all(_size(s) == 1 for s in (*rows, *shapes)):
+        # leaves that are arrays: only whole rows and columns without any entry can be named
+        empty = np.flatnonzero(~pattern.any(axis=0))
+        if not len(empty):
+            return
+    else:
+        match = maximum_bipartite_matching(csr_matrix(pattern), perm_type="column")
+        if (match >= 0).all():
+            return
+        reached = {int(v) for v in match if v >= 0}
+        empty = np.array([k for k in range(pattern.shape[1]) if k not in reached])
+    name = tracer.z.names()[int(empty[0])] or "z"
+    loose = [n for n, row in zip(names, pattern, strict=True) if not row.any()]
+    which = f' and equation "{loose[0]}" contains none of z' if loose else ""
+    raise ValueError(
+        f'constraint: the equations cannot determine "{name}" whatever their numbers{which} '
+        "(structurally singular g_z). Add an equation that contains it, or, for equations without "
+        "z, declare index=2."
+    )
+
+
+def _affine(tracer: Any, fn: Fn, places: list[int]) -> bool:
+    """Whether z enters linearly: the derivative by z does not depend on z."""
+    jaxpr = _with_consts(fn.traced.jaxpr)
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+
+    def slope(*args: Any) -> list:
+        tangents = args[len(avals) :]
+
+        def of_z(*z: Any) -> list:
+            full = list(args[: len(avals)])
+            for k, v in zip(places, z, strict=True):
+                full[k] = v
+            return fn.traced.call(*full)
+
+        return jax.jvp(of_z, tuple(args[k] for k in places), tuple(tangents))[1]
+
+    closed = jax.make_jaxpr(slope)(*avals, *[avals[k] for k in places])
+    used = pe.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
+    return not any(used[k] for k in places)
+
+
+def _looks(action: Action, tracer: Any) -> bool:
+    """Whether a guard looks at z."""
+    fn = action.guard
+    assert fn is not None
+    return _used(fn, 0, [fn.traced.n_consts + k for k in tracer.place_z])
+
+
+LARGE = 40  # unknowns from which a Jacobian is worth looking for zeros
+
+
+def jacobian_pattern(
+    system: HybridSystem, tracer: Any, parts: Any, flow: Fn, rows: Fn | None, flagged: bool
+) -> Pattern | None:
+    """Where the Jacobian of (flow, constraint) by (x, z) can be nonzero, for large systems."""
+    given, nx = system.sparsity, len(parts.x)
+    size = sum(_size(jnp.shape(v)) for v in (*parts.x, *parts.z))
+    if isinstance(given, str) and given not in ("detect", "dense"):
+        raise ValueError(
+            f'HybridSystem: sparsity is {given!r}, expected "detect", "dense" or a boolean matrix.'
+        )
+    if given is not None and not isinstance(given, str):
+        made = Pattern.of(given)
+        if made.size != size:
+            raise ValueError(
+                f"HybridSystem: sparsity is for {made.size} unknowns, but x and z have {size}."
+            )
+        return made
+    if given == "dense" or (given is None and size <= LARGE):
+        return None
+    fns = [f for f in (flow, rows) if f is not None]
+    consts = [v.aval for f in fns for v in f.traced.jaxpr.constvars]
+    args = [v.aval for v in flow.traced.jaxpr.invars]
+    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (*consts, *args)]
+
+    def both(*leaves: Any) -> list:
+        shared, k, out = leaves[len(consts) :], 0, []
+        for j, f in enumerate(fns):
+            own = leaves[k : k + f.traced.n_consts]
+            k += f.traced.n_consts
+            out += f.traced.call(*own, *shared)[: nx if j == 0 else None]
+        return out
+
+    first = len(consts) + flagged + 1
+    wrt = range(first, first + len(parts.x) + len(parts.z))
+    return Pattern.of(pattern(both, avals, list(wrt), tracer.known(fns)))

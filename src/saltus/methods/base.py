@@ -1,0 +1,129 @@
+"""What a method is: numbers a user tunes, and a stepper the loop and the sweeps call.
+
+To write a method, subclass `Method` (tolerances, `control`, ...) with a `stepper` property, and
+give the stepper, a frozen and hashable object:
+
+- `attempt`: one step of the simulation, with error estimate and a look at its middle;
+- `row`: the same step as a smooth function of its start, with frozen length and what was recorded;
+- `reach`: the step map over another length, for values inside a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from ..control import PI, Fixed
+from ..leaves import Leaves
+from ..model import At, Model, Par
+
+
+class Trial(NamedTuple):
+    """A step that was computed and not yet judged."""
+
+    end: At  # algebraic states included
+    k: Leaves  # the flow there
+    error: Any  # its scaled error
+    middle: At  # state and slope half way
+    k_middle: Leaves
+    aux: Leaves  # recorded with the row, for `row` and `reach`
+    memory: Any  # for the next attempt
+    converged: Any  # whether the equations of the step were solved
+    evaluations: Any  # of the flow
+    retry: Any = False  # worth another attempt of the same length: the memory has changed
+
+
+class Goal(NamedTuple):
+    """The accuracy an attempt is asked for."""
+
+    rtol: Any
+    atol: Leaves  # of the moving leaves, then of the algebraic ones
+    adaptive: bool  # fixed steps are solved as exactly as possible
+
+
+class Stepper(Protocol):
+    @property
+    def order(self) -> int: ...
+
+    @property
+    def error_order(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def steady(self, model: Model) -> bool:
+        """Whether small increases of the step size should be left out."""
+        ...
+
+    def memory(self, model: Model) -> Any:
+        """What an attempt hands to the next, before the first one."""
+        ...
+
+    def aux(self, model: Model) -> Leaves:
+        """Zeros like what an attempt records."""
+        ...
+
+    def attempt(
+        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Any, memory: Any
+    ) -> Trial: ...
+
+    def accepted(self, memory: Any) -> Any:
+        """The memory once the loop has moved to the end of the step."""
+        ...
+
+    def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At: ...
+
+    def reach(
+        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
+    ) -> At: ...
+
+    def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
+        """What `reach` may use for the second half of a row."""
+        ...
+
+
+class Method(eqx.Module):
+    """A method with its tolerances. Changing a number never recompiles.
+
+    The error of a step is the root mean square of `error / (atol + rtol * max(|x0|, |x1|))` over
+    all states and integrals. `control=Fixed(h)` turns the error control off; `first_step` and
+    `max_step` bound the steps.
+    """
+
+    rtol: Any = 1e-8
+    atol: Any = 1e-8
+    control: PI | Fixed = PI()
+    first_step: Any = None
+    max_step: Any = float("inf")
+
+    highest_index = 1  # of the equations it can treat
+
+    def __check_init__(self):
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not value >= 0:
+                raise ValueError(
+                    f"{type(self).__name__}: {name} is {value}, expected a number >= 0."
+                )
+        if not isinstance(self.control, PI | Fixed):
+            raise TypeError(
+                f"{type(self).__name__}: control is {self.control!r}, expected saltus.PI() or "
+                "saltus.Fixed(h)."
+            )
+
+    @property
+    def stepper(self) -> Any:
+        raise NotImplementedError
+
+    def tolerance(self, rtol: Any) -> Any:
+        """The relative tolerance its error estimate is held to; `atol` is scaled alike."""
+        return rtol
+
+
+def scales(goal: Goal, x0: Leaves, x1: Leaves, atol: Leaves) -> list:
+    return [
+        a + goal.rtol * jnp.maximum(jnp.abs(u), jnp.abs(v))
+        for u, v, a in zip(x0, x1, atol, strict=True)
+    ]

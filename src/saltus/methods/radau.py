@@ -1,0 +1,345 @@
+"""Radau IIA with three stages, order 5: stiff equations, index 1 and Hessenberg index 2.
+
+Notation and the reduction of a step to one real and one complex system follow Hairer and Wanner,
+Solving Ordinary Differential Equations II, IV.8 and VI.1, VII.4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..consistent import solved
+from ..implicit import still
+from ..leaves import Leaves
+from ..linalg import Vec, add, factor_shifted, jacobian, mean_square, solve, times
+from ..model import At, Model, Par
+from ..taylor import drift
+from . import reuse
+from .base import Goal, Method, Trial
+from .collocation import Collocation
+from .stages import Field, norm_of, unknowns
+
+_ROOT = np.sqrt(6.0)
+C = np.array([(4 - _ROOT) / 10, (4 + _ROOT) / 10, 1.0])
+A = np.array([[c ** (k + 1) / (k + 1) for k in range(3)] for c in C]) @ np.linalg.inv(
+    np.vander(C, 3, increasing=True)
+)
+# The error estimate subtracts a formula of order 3 that also uses the flow at the start.
+ERROR = np.array([-13 - 7 * _ROOT, -13 + 7 * _ROOT, -1.0]) / 3
+
+
+def _decouple() -> tuple[float, complex, np.ndarray, np.ndarray]:
+    """Real T such that T^-1 A^-1 T decouples into one number and one pair (M39)."""
+    values, vectors = np.linalg.eig(np.linalg.inv(A))
+    real = int(np.argmin(np.abs(np.imag(values))))
+    pair = int(np.argmax(np.imag(values)))
+    v = vectors[:, pair]
+    t = np.stack([np.real(vectors[:, real]), np.real(v), np.imag(v)], axis=1)
+    return float(np.real(values[real])), complex(np.conj(values[pair])), t, np.linalg.inv(t)
+
+
+REAL, PAIR, T, T_INV = _decouple()
+NODES = np.array([0.0, *C])
+
+
+def lagrange(s: Any) -> list:
+    """The three cubics that are 1 at one of the stages and 0 at the others and at 0."""
+    out = []
+    for i in (1, 2, 3):
+        others = [NODES[j] for j in range(4) if j != i]
+        out.append(
+            (s - others[0]) * (s - others[1]) * (s - others[2])
+            / float(np.prod([NODES[i] - o for o in others]))
+        )  # fmt: skip
+    return out
+
+
+def lagrange_slopes(s: float) -> list[float]:
+    e = 1e-3  # exact for cubics, up to rounding, with this stencil
+    low, high, low2, high2 = (lagrange(s + k * e) for k in (-1, 1, -2, 2))
+    return [
+        (8 * (b - a) - (d - c)) / (12 * e)
+        for a, b, c, d in zip(low, high, low2, high2, strict=True)
+    ]
+
+
+class Radau5(Method):
+    """Radau IIA of order 5: for stiff equations and for DAEs of index 1 and 2."""
+
+    highest_index = 2
+
+    @property
+    def stepper(self) -> RadauStepper:
+        return RadauStepper()
+
+    def tolerance(self, rtol: Any) -> Any:
+        # The estimate has order 3, the solution order 5.
+        return 0.1 * rtol ** (2.0 / 3.0)
+
+
+class Memory(NamedTuple):
+    """The last collocation polynomial: increments at the stages, its length, and where we are."""
+
+    increments: tuple[Vec, ...]
+    length: Any
+    ahead: Any  # 1 once the loop has moved to the end of that step
+    kept: Any = ()  # Jacobian and factors of large systems
+
+
+class _Iterate(NamedTuple):
+    k: Any
+    w: tuple[Vec, Vec, Vec]
+    size: Any
+    rate: Any
+    done: Any
+    lost: Any
+
+
+LIMIT = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class RadauStepper:
+    name: str = "Radau5"
+    order: int = 5
+    error_order: int = 4
+
+    def steady(self, model: Model) -> bool:
+        return reuse.worthwhile(unknowns(model))
+
+    def memory(self, model: Model) -> Memory:
+        layout = unknowns(model)
+        zero = layout.zeros()
+        kept = reuse.nothing_kept(layout, _factors(model)) if self.steady(model) else ()
+        return Memory((zero, zero, zero), jnp.ones(()), jnp.zeros(()), kept)
+
+    def aux(self, model: Model) -> Leaves:
+        return unknowns(model).zeros() * 3
+
+    def accepted(self, memory: Memory) -> Memory:
+        kept = reuse.moved(memory.kept) if memory.kept else ()
+        return memory._replace(ahead=jnp.ones(()), kept=kept)
+
+    def attempt(
+        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Any, memory: Memory
+    ) -> Trial:
+        field = Field(model, par, at)
+        y, mass = field.start(), field.mass()
+        factors, kept = _factors(model), memory.kept
+
+        def jac() -> Any:
+            return jacobian(functools.partial(field.rhs, at.tau), y, field.layout.structure)
+
+        if kept:
+            kept = reuse.renewed(kept, h, jac, factors)
+            real, pair = kept.factors
+        else:
+            real, pair = factors(jac(), h)
+        scale = field.scale(goal, y, jnp.minimum(jnp.abs(h), 1.0))
+        state = _newton(field, goal, h, y, mass, scale, (real, pair), _predicted(memory, h))
+        inc = _untransformed(state.w)
+        stages = [add((1.0, y), (1.0, z)) for z in inc]
+        rates = [field.both(at.tau + c * h, s)[1] for c, s in zip(C, stages, strict=True)]
+        q = at.w[model.nx : model.moving]
+        q_end = tuple(
+            v + h * sum(float(A[2, j]) * r[i] for j, r in enumerate(rates))
+            for i, v in enumerate(q)
+        )  # fmt: skip
+        end = field.state(at.tau + h, stages[2], q_end)
+        if model.constraint is not None and model.constraint.highest == 2:
+            end = solved(model, end, par)[0]
+        error = _error(field, goal, h, k, y, mass, real, inc, rates, q_end, scale)
+        middle, k_middle = _middle(field, h, y, inc, q, rates)
+        aux = tuple(v for vec in stages for v in vec)
+        converged = state.done & ~state.lost
+        fresh = tuple(tuple(jnp.where(converged, v, 0.0) for v in vec) for vec in inc)
+        retry = ~converged & kept.stale if kept else False
+        kept = reuse.judged(kept, converged, state.rate) if kept else ()
+        new = Memory(fresh, jnp.asarray(h), jnp.zeros(()), kept)
+        count = 3 * state.k + 2
+        return Trial(
+            end, model.flow(end, par), error, middle, k_middle, aux, new, converged, count, retry
+        )
+
+    def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
+        y = unknowns(model).pack((*at.w[: model.nx], *at.z))
+        inc = [add((1.0, s), (-1.0, y)) for s in _stages(aux)]
+        out = [add((1.0, y), *zip(lagrange(0.5 + 0.5 * float(c)), inc, strict=True)) for c in C]
+        return tuple(v for vec in still(out) for v in vec)
+
+    def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
+        field = Field(model, par, at)
+        return Collocation(field, A, C, h).attached(_stages(aux), degree, compact=degree > 1)
+
+    def reach(
+        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
+    ) -> At:
+        """The step map over `h` where the row was of this `length`; a Taylor map if it is short."""
+        size = jnp.abs(length)
+        short = jnp.abs(h) <= 1e-6 * size + 1e-300
+        whole = jnp.where(size > 0, length, 1.0)
+        safe = jnp.where(short, whole, h)
+        calm = jax.tree.map(
+            lambda v: jnp.where(short, jax.lax.stop_gradient(v), v), (at, par.theta)
+        )
+        field = Field(model, par._replace(theta=calm[1]), calm[0])
+        y = still(field.start())
+        inc = [add((1.0, s), (-1.0, y)) for s in still(_stages(aux))]
+        ratio = still(safe / whole)
+        guess = [
+            add((1.0, y), *zip(lagrange(float(c) * ratio), inc, strict=True)) for c in C
+        ]  # fmt: skip
+        long = Collocation(field, A, C, safe).solved(guess, degree)
+        brief = drift(model, at, par, jnp.where(short, h, 0.0), max(degree, 2))
+        w = tuple(jnp.where(short, a, b) for a, b in zip(brief.w, long.w, strict=True))
+        return At(at.tau + h, w, at.i, at.z if model.constraint is None else long.z)
+
+
+def _factors(model: Model) -> Any:
+    """The real and the complex factors of a step, as a function of Jacobian and length (M39)."""
+    field = Field(model, None, None)  # type: ignore[arg-type]
+    layout, numbers = field.layout, field.mass_numbers()
+
+    def made(jac: Any, h: Any) -> tuple:
+        real = factor_shifted(layout, jac, numbers, REAL / h)
+        return real, factor_shifted(layout, jac, numbers, PAIR / h)
+
+    return made
+
+
+def _stages(aux: Leaves) -> list[Vec]:
+    n = len(aux) // 3
+    return [tuple(aux[n * i : n * (i + 1)]) for i in range(3)]
+
+
+def _untransformed(w: tuple[Vec, Vec, Vec]) -> list[Vec]:
+    return [add(*[(float(T[i, j]), w[j]) for j in range(3)]) for i in range(3)]
+
+
+def _transformed(z: Any) -> tuple[Vec, Vec, Vec]:
+    rows = [add(*[(float(T_INV[i, j]), z[j]) for j in range(3)]) for i in range(3)]
+    return rows[0], rows[1], rows[2]
+
+
+def _predicted(memory: Memory, h: Any) -> list[Vec]:
+    """Increments from the last polynomial, continued, or read at other places of the same step."""
+    ratio = h / memory.length
+    base = [memory.ahead * v for v in lagrange(1.0)]
+    out = []
+    for c in C:
+        weights = lagrange(memory.ahead + float(c) * ratio)
+        weights = [w - b for w, b in zip(weights, base, strict=True)]
+        out.append(add(*zip(weights, memory.increments, strict=True)))
+    return out
+
+
+def _newton(
+    field: Field, goal: Goal, h: Any, y: Vec, mass: Vec, scale: Vec, factors: tuple, guess: Any
+) -> _Iterate:
+    """Simplified Newton on the decoupled systems (M40)."""
+    real, pair = factors
+    tau = field.at.tau
+    least = 1e-12 if not goal.adaptive else None
+    wanted = jnp.maximum(1e-13 / goal.rtol, jnp.minimum(3e-3, 0.1 * jnp.sqrt(goal.rtol)))
+
+    def iterate(s: _Iterate) -> _Iterate:
+        z = _untransformed(s.w)
+        values = [
+            field.rhs(tau + float(c) * h, add((1.0, y), (1.0, v)))
+            for c, v in zip(C, z, strict=True)
+        ]
+        f = _transformed(values)
+        w0, w1, w2 = s.w
+        r0 = add((1.0, f[0]), (-REAL / h, times(mass, w0)))
+        both = tuple(jax.lax.complex(a, b) for a, b in zip(w1, w2, strict=True))
+        fc = tuple(jax.lax.complex(a, b) for a, b in zip(f[1], f[2], strict=True))
+        rc = add((1.0, fc), (-PAIR / h, times(mass, both)))
+        d0, dc = solve(real, r0), solve(pair, rc)
+        d1, d2 = tuple(v.real for v in dc), tuple(v.imag for v in dc)
+        total = sum(
+            mean_square(tuple(a / b for a, b in zip(d, scale, strict=True))) for d in (d0, d1, d2)
+        )
+        size = jnp.sqrt(total / 3)
+        rate = jnp.where(s.k > 0, size / s.size, s.rate)
+        bound = jnp.where(rate < 1, rate / (1 - rate), jnp.inf) * size
+        done = (size == 0) | ((s.k > 0) & (bound <= wanted))
+        if least is not None:
+            done = (size == 0) | ((s.k > 0) & (size <= least / goal.rtol)) | (s.k >= LIMIT - 1)
+        lost = ~jnp.isfinite(size) | ((s.k > 1) & (rate > 1.0) & ~done & (least is None))
+        w = tuple(add((1.0, a), (1.0, b)) for a, b in zip(s.w, (d0, d1, d2), strict=True))
+        return _Iterate(s.k + 1, w, size, rate, done, lost)  # type: ignore[arg-type]
+
+    def going(s: _Iterate) -> Any:
+        return ~s.done & ~s.lost & (s.k < LIMIT)
+
+    no = jnp.zeros((), bool)
+    first = _Iterate(
+        jnp.zeros((), jnp.int32), _transformed(guess), jnp.ones(()), jnp.ones(()), no, no
+    )
+    return jax.lax.while_loop(going, iterate, first)
+
+
+def _error(
+    field: Field, goal: Goal, h: Any, k: Leaves, y: Vec, mass: Vec, real: Any,
+    inc: list[Vec], rates: list[Leaves], q_end: Leaves, scale: Vec,
+) -> Any:  # fmt: skip
+    """The scaled error of a step (M41): filtered, once more where it is too large."""
+    model, at = field.model, field.at
+    jump = times(mass, add(*[(float(e) / h, z) for e, z in zip(ERROR, inc, strict=True)]))
+    zero = tuple(jnp.zeros_like(v) for v in at.z)
+    shapes = field.rows.shapes[model.nx :]
+    g = tuple(jnp.zeros(s) for s in shapes) if zero else ()
+    f0 = field.rows.pack((*k[: model.nx], *g))
+    error = solve(real, add((1.0, f0), (1.0, jump)))
+    parts = list(zip(error, scale, strict=True))
+    first = norm_of(parts)
+
+    def again() -> Any:
+        f = field.rhs(at.tau, add((1.0, y), (1.0, error)))
+        second = solve(real, add((1.0, f), (1.0, jump)))
+        return norm_of(list(zip(second, scale, strict=True)))
+
+    best = jax.lax.cond((first > 1.0) & jnp.isfinite(first), again, lambda: first)
+    if not rates[0]:
+        return best
+    lead = h / REAL
+    extra = jax.jvp(lambda v: field.both(at.tau, v)[1], (y,), (error,))[1]
+    parts_q = []
+    for i, r0 in enumerate(k[model.nx :]):
+        z_q = [sum(float(A[s, j]) * rates[j][i] for j in range(3)) for s in range(3)]
+        e = lead * (r0 + sum(float(w) * z for w, z in zip(ERROR, z_q, strict=True)) + extra[i])
+        q0, atol = at.w[model.nx + i], goal.atol[model.nx + i]
+        size = atol + goal.rtol * jnp.maximum(jnp.abs(q0), jnp.abs(q_end[i]))
+        parts_q.append((e, size))
+    n, m = sum(v.size for v in error), sum(e.size for e, _ in parts_q)
+    return jnp.sqrt((n * best**2 + m * norm_of(parts_q) ** 2) / (n + m))
+
+
+def _middle(
+    field: Field, h: Any, y: Vec, inc: list[Vec], q: Leaves, rates: list[Leaves]
+) -> tuple[At, Leaves]:
+    """State and slope half way, from the collocation polynomial."""
+    weights, slopes = lagrange(0.5), lagrange_slopes(0.5)
+    half = add((1.0, y), *[(float(w), z) for w, z in zip(weights, inc, strict=True)])
+    slope = add(*[(w / h, z) for w, z in zip(slopes, inc, strict=True)])
+    b, b_slope = _quadrature(0.5)
+    q_half = tuple(v + h * sum(b[j] * r[i] for j, r in enumerate(rates)) for i, v in enumerate(q))
+    q_slope = tuple(sum(b_slope[j] * r[i] for j, r in enumerate(rates)) for i in range(len(q)))
+    at = field.state(field.at.tau + 0.5 * h, half, q_half)
+    leaves = field.layout.unpack(slope)[: field.model.nx]
+    return at, (*leaves, *q_slope)
+
+
+@functools.lru_cache(maxsize=4)
+def _quadrature(s: float) -> tuple[list[float], list[float]]:
+    """Weights of the integral from 0 to s, and of the value at s, of a quadratic through stages."""
+    inverse = np.linalg.inv(np.vander(C, 3, increasing=True))
+    integral = np.array([s ** (k + 1) / (k + 1) for k in range(3)]) @ inverse
+    value = np.array([s**k for k in range(3)]) @ inverse
+    return list(map(float, integral)), list(map(float, value))

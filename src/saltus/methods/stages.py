@@ -1,0 +1,103 @@
+"""What implicit methods share: the unknowns `y = (x, z)` of a step as one vector."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..factors import structure_of
+from ..leaves import Leaves
+from ..linalg import Layout, Vec, times
+from ..model import At, Model, Par
+from .base import Goal
+
+
+class Field(NamedTuple):
+    """The right-hand side `(f, g)` and the rates on packed vectors, around one row start."""
+
+    model: Model
+    par: Par
+    at: At
+
+    @property
+    def layout(self) -> Layout:
+        return unknowns(self.model)
+
+    def state(self, tau: Any, y: Vec, q: Leaves | None = None) -> At:
+        model, at = self.model, self.at
+        leaves = self.layout.unpack(y)
+        x = tuple(v.astype(o.dtype) for v, o in zip(leaves[: model.nx], at.w, strict=False))
+        q = at.w[model.nx : model.moving] if q is None else q
+        z = tuple(v.astype(o.dtype) for v, o in zip(leaves[model.nx :], at.z, strict=True))
+        return At(tau, (*x, *q, *at.w[model.moving :]), at.i, z)
+
+    def start(self) -> Vec:
+        return self.layout.pack((*self.at.w[: self.model.nx], *self.at.z))
+
+    def both(self, tau: Any, y: Vec) -> tuple[Vec, Leaves]:
+        """`(f, g)` packed, and the rates."""
+        model = self.model
+        here = self.state(tau, y)
+        moving = model.flow(here, self.par)
+        g = model.residuals(here, self.par) if model.constraint is not None else ()
+        return self.rows.pack((*moving[: model.nx], *g)), moving[model.nx :]
+
+    def rhs(self, tau: Any, y: Vec) -> Vec:
+        return self.both(tau, y)[0]
+
+    @property
+    def rows(self) -> Layout:
+        """The layout of the equations: like the unknowns, but for the shapes of g."""
+        rule = self.model.constraint
+        if rule is None:
+            return self.layout
+        return Layout((*self.layout.shapes[: self.model.nx], *rule.rows), self.layout.structure)
+
+    def mass_numbers(self) -> np.ndarray:
+        """1 for differential rows, 0 for algebraic ones."""
+        sizes = self.rows.sizes
+        n = sum(sizes[: self.model.nx])
+        return np.concatenate([np.ones(n), np.zeros(sum(sizes) - n)])
+
+    def mass(self) -> Vec:
+        """The same as a vector."""
+        n = self.model.nx
+        return self.rows.weights([*[1.0] * n, *[0.0] * (len(self.rows.shapes) - n)])
+
+    def scale(self, goal: Goal, y: Vec, relax: Any = 1.0) -> Vec:
+        """`atol + rtol |y|`; divided by `relax` for z of index 2, whose error is of lower order."""
+        model = self.model
+        atol = (*goal.atol[: model.nx], *goal.atol[model.moving :])
+        a = self.layout.weights(atol)
+        out = tuple(u + goal.rtol * jnp.abs(v) for u, v in zip(a, y, strict=True))
+        rule = model.constraint
+        if rule is None or rule.highest == 1:
+            return out
+        n = [1.0] * model.nx
+        return times(out, self.layout.weights([*n, *[1.0 / relax] * model.n_z]))
+
+
+@functools.lru_cache(maxsize=512)
+def unknowns(model: Model) -> Layout:
+    """How `(x, z)` is packed."""
+    z = () if model.constraint is None else model.constraint.shapes
+    return Layout((*model.x_shapes, *z), structure_of(model.pattern))
+
+
+def norm_of(parts: list[tuple[Any, Any]]) -> Any:
+    """Root mean square of error / scale over everything."""
+    total, size = 0.0, 0
+    for error, scale in parts:
+        ratio = error / scale
+        total = total + (jnp.sum(ratio * ratio) if jnp.ndim(ratio) else ratio * ratio)
+        size += ratio.size
+    return jnp.sqrt(total / max(size, 1))
+
+
+def directional(field: Field, tau: Any, y: Vec, dtau: Any, dy: Vec) -> tuple[Vec, Leaves]:
+    """The derivative of `(f, g)` and of the rates in a direction of time and unknowns."""
+    return jax.jvp(field.both, (tau, y), (dtau, dy))[1]

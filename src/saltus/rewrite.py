@@ -1,0 +1,97 @@
+"""Small rewrites of model functions, so that the loop stays one kernel.
+
+`x.at[3].set(v)` is a scatter, which a kernel cannot hold; with indices that are known it is a few
+updates of slices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import core
+from jax.extend import core as jex
+
+SCATTERS = ("scatter", "scatter-add")
+MANY = 16  # windows that are written out
+
+
+def has_scatter(jaxpr: Any) -> bool:
+    """Whether a jaxpr has a scatter anywhere."""
+    return any(
+        eqn.primitive.name in SCATTERS or any(map(has_scatter, jex.jaxprs_in_params(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
+def without_scatters(jaxpr: Any, consts: Any, args: Any) -> list:
+    """Evaluate a jaxpr with inner `jit`s written out and scatters at known places replaced."""
+    env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+
+    def read(v: Any) -> Any:
+        return v.val if isinstance(v, jex.Literal) else env[v]
+
+    for eqn in jaxpr.eqns:
+        values = [read(v) for v in eqn.invars]
+        name = eqn.primitive.name
+        inner = eqn.params.get("jaxpr") if name in ("jit", "pjit") else None
+        if inner is not None and has_scatter(inner.jaxpr):
+            out = without_scatters(inner.jaxpr, inner.consts, values)
+        elif name in SCATTERS and _simple(eqn, values):
+            out = [_updates(eqn, values)]
+        else:
+            out = _bind(eqn, values)
+        env.update(zip(eqn.outvars, out, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _bind(eqn: Any, values: list) -> list:
+    """The operation as it is; carried out at once where everything is known."""
+    if values and not any(isinstance(v, core.Tracer) for v in values):
+        with jax.ensure_compile_time_eval():
+            out = eqn.primitive.bind(*values, **eqn.params)
+    else:
+        out = eqn.primitive.bind(*values, **eqn.params)
+    return out if eqn.primitive.multiple_results else [out]
+
+
+def _simple(eqn: Any, values: list) -> bool:
+    """Whether all places are known, few, and inside."""
+    operand, indices, _ = values
+    numbers = eqn.params["dimension_numbers"]
+    if isinstance(indices, core.Tracer) or numbers.operand_batching_dims:
+        return False
+    places = np.asarray(indices).reshape(-1, np.shape(indices)[-1])
+    windows = _window(eqn, values)
+    room = [np.shape(operand)[d] - windows[d] for d in numbers.scatter_dims_to_operand_dims]
+    return len(places) <= MANY and bool(np.all((places >= 0) & (places <= room)))
+
+
+def _window(eqn: Any, values: list) -> list[int]:
+    """The shape of one window in the operand."""
+    numbers, updates = eqn.params["dimension_numbers"], np.shape(values[2])
+    sizes = iter(updates[d] for d in numbers.update_window_dims)
+    inserted = set(numbers.inserted_window_dims)
+    return [1 if d in inserted else next(sizes) for d in range(np.ndim(values[0]))]
+
+
+def _updates(eqn: Any, values: list) -> Any:
+    operand, indices, updates = values
+    numbers = eqn.params["dimension_numbers"]
+    window = _window(eqn, values)
+    places = np.asarray(indices).reshape(-1, np.shape(indices)[-1])
+    outer = [d for d in range(np.ndim(updates)) if d not in numbers.update_window_dims]
+    moved = jnp.transpose(updates, (*outer, *numbers.update_window_dims))
+    moved = jnp.reshape(moved, (len(places), *window))
+    for k, place in enumerate(places):
+        start = [0] * np.ndim(operand)
+        for d, v in zip(numbers.scatter_dims_to_operand_dims, place, strict=True):
+            start[d] = int(v)
+        piece = moved[k]
+        if eqn.primitive.name == "scatter-add":
+            limits = [s + w for s, w in zip(start, window, strict=True)]
+            piece = piece + jax.lax.slice(operand, start, limits)
+        operand = jax.lax.dynamic_update_slice(operand, piece.astype(operand.dtype), start)
+    return operand
