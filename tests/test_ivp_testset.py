@@ -22,11 +22,12 @@ SLOW = {
     ("ring_modulator", "Rodas5P"),
     ("nand_gate", "Radau5"),
     ("transistor_amplifier_mass", "Radau5"),
-    ("beam", "Radau5"),
+    ("beam", "Dopri8"),
     ("fekete", "Radau5"),
     ("car_axis", "Radau5"),
     ("squeezer", "Radau5"),
 }
+INDEX_2 = ("fekete", "car_axis", "squeezer")
 QUICK = {("van_der_pol", "Rodas5P"), ("robertson_dae", "Rodas5P")}  # one ODE, one DAE
 
 
@@ -35,10 +36,10 @@ def pair(name, method):
     return pytest.param(name, method, marks=[pytest.mark.slow] if slow else [])
 
 
-PAIRS = [pair(name, "Radau5") for name in IVP_PROBLEMS] + [
-    pair(name, "Rodas5P")
-    for name in IVP_PROBLEMS
-    if name not in ("fekete", "car_axis", "squeezer", "beam")
+PAIRS = [
+    *(pair(name, "Radau5") for name in IVP_PROBLEMS if name != "beam"),
+    *(pair(name, "Rodas5P") for name in IVP_PROBLEMS if name not in INDEX_2),
+    pair("beam", "Dopri8"),
 ]
 
 
@@ -54,6 +55,13 @@ def final(name: str, method: str) -> saltus.Instant:
 def test_six_digits_at_the_end_point(name, method):
     case = ivp(name)
     assert correct_digits(case.solution(final(name, method)), case, RTOL) > DIGITS
+
+
+@pytest.mark.slow
+def test_the_beam_swings_too_fast_for_radau_at_this_tolerance():
+    """Its eigenvalues lie along the imaginary axis; Radau5 has 5.7 digits where others have 6."""
+    case = ivp("beam")
+    assert 5.5 < correct_digits(case.solution(final("beam", "Radau5")), case, RTOL) < 6.5
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def prepared(model, x0, p, times, plugin, forward=False, adjoint=None, **setting
     inputs = {
         "x0": np.concatenate([x0, np.zeros(n * count)]),
         "p": np.concatenate([p, np.eye(p.size)[:count].ravel()]),
-        **(adjoint or {}),
+        **{k: v for k, v in (adjoint or {}).items() if not callable(v)},
     }
 
     def prepare(rtol, atol):

@@ -6,9 +6,11 @@ are in mass.py.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +19,7 @@ import jax.numpy as jnp
 from .implicit import attach, newton, still
 from .leaves import aval, picture, split
 from .linalg import Layout, factor, jacobian
-from .system import Event, HybridSystem, Instant, Ticks, TimeEvent
+from .system import Event, HybridSystem, Instant, Ticks, TimeEvent, called
 from .trace import trace
 
 DERIVATIVES = 4  # how many derivatives the root of an implicit reset carries
@@ -35,28 +37,29 @@ class View:
     seen: Callable[[Instant], Instant]
     held: Callable[[Instant], Instant]
 
-    def function(self, fn: Any) -> Any:
+    def function(self, owner: str, fn: Any) -> Any:
         """A model function on the instant that its user sees."""
-        return (lambda now, p: fn(self.seen(now), p)) if callable(fn) else fn
+        return (lambda now, p: called(owner, fn, self.seen(now), p)) if callable(fn) else fn
 
-    def reset(self, fn: Any) -> Any:
+    def reset(self, owner: str, fn: Any) -> Any:
         def reset(now: Instant, p: Any) -> Any:
-            after = fn(self.seen(now), p)
+            after = called(owner, fn, self.seen(now), p)
             return self.held(after) if isinstance(after, Instant) else after
 
         return None if fn is None else reset
 
     def event(self, event: Any) -> Any:
+        owner = f'event "{getattr(event, "name", "")}"'
         if isinstance(event, Event):
-            new = {k: self.function(getattr(event, k)) for k in ("guard", "active")}
+            names = ("guard", "active")
+            new = {k: self.function(f"{owner}: {k}", getattr(event, k)) for k in names}
         elif isinstance(event, TimeEvent):
-            when = event.next_time
-            if isinstance(when, Ticks):
-                when = Ticks(self.function(when.period), self.function(when.offset))
-            new = {"next_time": when if isinstance(when, Ticks) else self.function(when)}
+            own, when = lambda fn: self.function(f"{owner}: next_time", fn), event.next_time
+            ticks = isinstance(when, Ticks)
+            new = {"next_time": Ticks(own(when.period), own(when.offset)) if ticks else own(when)}
         else:
             return event  # HybridSystem says what is wrong with it
-        return dataclasses.replace(event, reset=self.reset(event.reset), **new)
+        return dataclasses.replace(event, reset=self.reset(f"{owner}: reset", event.reset), **new)
 
     def events(self, events: Any) -> Any:
         if isinstance(events, Event | TimeEvent):
@@ -99,7 +102,7 @@ def fully_implicit(
 
     def constraint(now: Instant, p: Any) -> Any:
         now = _implicit_seen(now)
-        value = residual(now, p)
+        value = called("residual", residual, now, p)
         got, slopes, states = count(value), count(now.dx), count(now.z)
         if got != slopes + states:
             raise ValueError(
@@ -113,8 +116,8 @@ def fully_implicit(
         flow=lambda now, p: now.z.dx,
         constraint=constraint,
         events=view.events(events),
-        rate=view.function(rate),
-        output=view.function(output),
+        rate=view.function("rate", rate),
+        output=view.function("output", output),
         inputs=inputs,
         units=units,
         index=index,
@@ -146,6 +149,19 @@ def _implicit_start(start: Instant) -> Instant:
 
 # -- resets given by equations ----------------------------------------------------------------
 
+_solves: contextvars.ContextVar[list] = contextvars.ContextVar("solves")
+
+
+@contextlib.contextmanager
+def noting_solves() -> Iterator[list]:
+    """A list that is not empty afterwards if a reset that was traced inside solves equations."""
+    noted: list = []
+    token = _solves.set(noted)
+    try:
+        yield noted
+    finally:
+        _solves.reset(token)
+
 
 def implicit_reset(
     residual: Callable,
@@ -159,7 +175,7 @@ def implicit_reset(
     apart by the number of equations; z is made consistent afterwards anyway, so that its places
     may hold impulses here). `unknowns=("x", "d")` chooses otherwise; only the floats of d count.
     Newton's method starts from the instant before, or from `guess(now, p)`, an instant whose other
-    fields are kept. Where it finds nothing the result is NaN, and the solve says `non_finite`.
+    fields are kept. Where it finds nothing the result is NaN, and the solve stops and says so.
     """
     for name, fn in (("residual", residual), ("guess", guess or residual)):
         if not callable(fn):
@@ -177,6 +193,7 @@ def implicit_reset(
         )
 
     def reset(now: Instant, p: Any) -> Instant:
+        _solves.get([]).append(residual)
         first = now if guess is None else guess(now, p)
         if not isinstance(first, Instant):
             raise TypeError(

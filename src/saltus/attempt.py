@@ -62,7 +62,7 @@ def attempt(
     )
     c = c._replace(counts=counts, memory=tried.memory)
     cases = [
-        lambda: _reject(model, par, c, tried, h, adaptive),
+        lambda: _reject(model, par, knobs, c, tried, h, adaptive),
         lambda: _accept(model, stepper, par, c, tried),
     ]
     if model.guards:
@@ -155,7 +155,9 @@ def _next_length(
     return jnp.where(verdict == REJECT, failed, grown), memory
 
 
-def _reject(model: Model, par: Par, c: Carry, tried: Tried, h: Any, adaptive: bool) -> Carry:
+def _reject(
+    model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Any, adaptive: bool
+) -> Carry:
     """Try again with a shorter step, or give up with a name."""
     bad = jnp.where(tried.finite, c.counts.bad, c.counts.bad + 1)
     counts = c.counts._replace(rejected=c.counts.rejected + 1, bad=bad)
@@ -165,10 +167,13 @@ def _reject(model: Model, par: Par, c: Carry, tried: Tried, h: Any, adaptive: bo
     why = jnp.where(tried.finite, why, int(Result.non_finite))
     if model.constraint is not None:
         no = jnp.zeros((), bool)
-        near = jax.lax.cond(hopeless, lambda: near_impasse(model, c.at, par), lambda: no)
+        near = jax.lax.cond(
+            hopeless, lambda: near_impasse(model, c.at, par, c.k1, knobs.atol), lambda: no
+        )
         why = jnp.where(near, int(Result.singular), why)
     code = jnp.where(hopeless, why, c.code)
-    return c._replace(counts=counts, code=code)
+    off = c.search._replace(on=jnp.zeros((), bool))  # a search begins anew with a shorter step
+    return c._replace(counts=counts, code=code, search=off)
 
 
 def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .leaves import picture
-from .system import Direction, Event, HybridSystem, Instant, TimeEvent
+from .system import Direction, Event, HybridSystem, Instant, TimeEvent, called
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,7 +36,8 @@ class Mode:
     """A mode: its flow (states it leaves out stand still), its exits, its running cost.
 
     `constraint` gives equations `0 = g(now, p)`, one for each entry of z and under its name; an
-    entry of a dict that it leaves out is pinned, `0 = z_i`.
+    entry of a dict that it leaves out is pinned, `0 = z_i`. An equation has the same index in all
+    modes that have it.
     """
 
     flow: Callable
@@ -144,7 +146,8 @@ def _flows(flows: dict[str, Callable]) -> Callable:
     def flow(now: Instant, p: Any) -> Any:
         values = []
         for k, (name, fn) in enumerate(flows.items()):
-            value = _complete(now.x, fn(*_gate(now, p, k)))
+            value = called(f'mode "{name}": flow', fn, *_gate(now, p, k))
+            value = _complete(now.x, value)
             want, got = jax.tree.structure(now.x), jax.tree.structure(value)
             if got != want:
                 raise ValueError(
@@ -165,15 +168,18 @@ def _complete(x: Any, dx: Any) -> Any:
     return dx
 
 
-def _constraints(rules: dict[str, Callable | None], pin: bool = True) -> Callable:
+def _equations(name: str, rule: Callable | None, now: Instant, p: Any) -> Any:
+    return None if rule is None else called(f'mode "{name}": constraint', rule, now, p)
+
+
+def _constraints(rules: dict[str, Callable | None]) -> Callable:
     """One constraint: in each mode its own equations, and `0 = z_i` for the rest."""
 
     def constraint(now: Instant, p: Any) -> Any:
-        rest = now.z if pin else jax.tree.map(jnp.zeros_like, now.z)
         values = []
         for k, (name, rule) in enumerate(rules.items()):
-            value = None if rule is None else rule(*_gate(now, p, k))
-            values.append(_pinned(name, now.z, value, rest)[0])
+            value = _equations(name, rule, *_gate(now, p, k))
+            values.append(_pinned(name, now.z, value, now.z)[0])
         return _pick(now.mode, values)
 
     return constraint
@@ -182,17 +188,24 @@ def _constraints(rules: dict[str, Callable | None], pin: bool = True) -> Callabl
 def _pins(rules: dict[str, Callable | None]) -> Callable:
     """Which equations are `0 = z_i` in the current mode.
 
-    `unpinned` is the constraint without them, to see which equations depend on z.
+    `rules` are the equations of each mode without these, and which those are.
     """
 
     def pinned(now: Instant, p: Any) -> Any:
         values = []
         for name, rule in rules.items():
-            value = None if rule is None else jax.eval_shape(lambda rule=rule: rule(now, p))
+            value = jax.eval_shape(lambda name=name, rule=rule: _equations(name, rule, now, p))
             values.append(_pinned(name, now.z, value, now.z)[1])
         return _pick(now.mode, values)
 
-    pinned.unpinned = _constraints(rules, pin=False)  # type: ignore[attr-defined]
+    def own(name: str, rule: Callable | None) -> Callable:
+        def equations(now: Instant, p: Any) -> tuple[Any, Any]:
+            nothing = jax.tree.map(jnp.zeros_like, now.z)
+            return _pinned(name, now.z, _equations(name, rule, now, p), nothing)
+
+        return equations
+
+    pinned.rules = {name: own(name, rule) for name, rule in rules.items()}  # type: ignore[attr-defined]
     return pinned
 
 
@@ -204,8 +217,8 @@ def _pinned(name: str, z: Any, value: Any, rest: Any) -> tuple[Any, Any]:
             "the algebraic states: Instant(..., z={...})."
         )
     if value is None:
-        return rest, jax.tree.map(lambda v: jnp.ones(jnp.shape(v), bool), z)
-    pins = jax.tree.map(lambda v: jnp.zeros(jnp.shape(v), bool), z)
+        return rest, jax.tree.map(lambda v: np.ones(jnp.shape(v), bool), z)
+    pins = jax.tree.map(lambda v: np.zeros(jnp.shape(v), bool), z)
     if isinstance(z, dict) and isinstance(value, dict):
         unknown = sorted(set(value) - set(z))
         if unknown:
@@ -215,7 +228,7 @@ def _pinned(name: str, z: Any, value: Any, rest: Any) -> tuple[Any, Any]:
                 "the mode determines; the others are pinned to zero."
             )
         for k in set(z) - set(value):
-            pins[k] = jax.tree.map(lambda v: jnp.ones(jnp.shape(v), bool), z[k])
+            pins[k] = jax.tree.map(lambda v: np.ones(jnp.shape(v), bool), z[k])
         value = {k: value[k] if k in value else rest[k] for k in z}
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (z, value)]
     if shapes[0] != shapes[1]:
@@ -229,7 +242,10 @@ def _pinned(name: str, z: Any, value: Any, rest: Any) -> tuple[Any, Any]:
 
 def _rates(rates: list[Callable | None]) -> Callable:
     def rate(now: Instant, p: Any) -> Any:
-        values = [None if fn is None else fn(*_gate(now, p, k)) for k, fn in enumerate(rates)]
+        values = [
+            None if fn is None else called("rate", fn, *_gate(now, p, k))
+            for k, fn in enumerate(rates)
+        ]
         like = next(v for v in values if v is not None)
         zero = jax.tree.map(jnp.zeros_like, like)
         return _pick(now.mode, [zero if v is None else v for v in values])

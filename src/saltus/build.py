@@ -13,12 +13,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .checks import flow_leaves, guard_leaves, rate_leaves, reset_leaves, time_leaf, truth_leaf
-from .equations import constraint, jacobian_pattern, residual_leaves
+from .adapters import noting_solves
+from .checks import (
+    check_algebraic,
+    flow_leaves,
+    guard_leaves,
+    rate_leaves,
+    reset_leaves,
+    time_leaf,
+    truth_leaf,
+)
+from .equations import check_count, check_given, constraint, jacobian_pattern, residual_leaves
 from .leaves import Leaves, aval, split
-from .model import Action, Fn, Model
+from .model import Action, Fn, Model, Par
 from .signals import Signal, is_signal
-from .system import DIRECTIONS, Event, HybridSystem, Instant, Ticks, TimeEvent
+from .system import DIRECTIONS, Event, HybridSystem, Instant, Ticks, TimeEvent, called
 from .trace import is_tracer, trace
 from .when import Kinks, find_kinks, uses_when
 
@@ -46,6 +55,7 @@ class Built(NamedTuple):
 
 _cache: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _models: dict[Model, Model] = {}
+_right: set[Model] = set()  # whose given sparsity was compared with the functions
 
 
 def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Parts]:
@@ -60,6 +70,9 @@ def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Part
             f"solve: the start is {type(start).__name__}, expected an Instant. "
             "Write saltus.Instant(t=0.0, x={...})."
         )
+    signals, u_tree = _signals(system, p)
+    if system.check_start is not None:
+        system.check_start(start.replace(u=_inputs(start.t, signals, u_tree)), p)
     x_shape, x, _ = split(start.x, floats_only=True)
     if x_shape.statics or "k" in x_shape.kinds:
         raise TypeError(
@@ -71,29 +84,16 @@ def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Part
             "solve: the start has no differential states. Write Instant(t=0.0, x=...)."
         )
     z_shape, z, _ = split(start.z, floats_only=True)
-    _check_algebraic(system, start, z_shape)
+    check_algebraic(system, start, z_shape)
+    z = tuple(v.astype(jnp.result_type(*x)) for v in z)  # a guess; its precision is that of x
     d_shape, d, d_others = split(start.d)
     p_shape, pf, po = split(p)
     mode = _mode(system, start.mode)
-    signals, u_tree = _signals(system, p)
     t = jnp.asarray(start.t, dtype=jnp.float64)
     if t.ndim:
         raise ValueError(f"solve: the start time has shape {t.shape}, expected a number.")
     parts = Parts(t, x, z, d, d_others, mode, pf, po, signals)
     return (x_shape, z_shape, d_shape, p_shape, u_tree), parts
-
-
-def _check_algebraic(system: HybridSystem, start: Instant, z: Any) -> None:
-    if system.constraint is None and start.z is not None:
-        raise ValueError(
-            "solve: the start has algebraic states z, but the system has no constraint. Write "
-            "HybridSystem(flow=..., constraint=lambda now, p: ...), or leave z out."
-        )
-    if system.constraint is not None and (z.statics or "k" in z.kinds or not z.kinds):
-        raise ValueError(
-            f"solve: the system has a constraint, but the start's z is {start.z!r}, expected real "
-            "numbers: the guess from which z is solved. Write Instant(t=0.0, x=..., z=...)."
-        )
 
 
 def _mode(system: HybridSystem, mode: Any) -> Any:
@@ -133,6 +133,12 @@ def _signals(system: HybridSystem, p: Any) -> tuple[tuple[Signal, ...], Any]:
     return tuple(leaves), treedef
 
 
+def _inputs(t: Any, signals: tuple[Signal, ...], u_tree: Any) -> Any:
+    """What model functions read as `now.u` at a time."""
+    values = [s.value(t, s.segment(t, False)) for s in signals]
+    return None if u_tree is None else jax.tree.unflatten(u_tree, values)
+
+
 class Tracer:
     """Traces the functions of one system for one signature, collecting what they close over."""
 
@@ -157,6 +163,11 @@ class Tracer:
         self.first_other = len(parts.p_others)
         self.floats: list = []
         self.others: list = []
+
+    @property
+    def place_x(self) -> range:
+        """Which flat arguments are the differential states."""
+        return range(1, 1 + len(self.groups[1]))
 
     @property
     def place_z(self) -> range:
@@ -227,6 +238,29 @@ def _ticks(event: Any) -> bool:
 
 
 def build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
+    """The model of a system for these shapes, and checks that need numbers."""
+    built = _build(system, shapes, parts)
+    given = system.sparsity is not None and not isinstance(system.sparsity, str)
+    if given and built.model not in _right:
+        checked = check_given(built.model, *_first_arguments(built, parts))
+        _right.update([built.model] if checked else [])
+    return built
+
+
+def _first_arguments(built: Built, parts: Parts) -> tuple[Leaves, Par]:
+    """The arguments of all model functions at the start, and what they close over."""
+    values = [s.value(parts.t, s.segment(parts.t, False)) for s in parts.signals]
+    mode = () if parts.mode is None else (parts.mode,)
+    states = (parts.t, *parts.x, *parts.z, *parts.d, *parts.d_others, *mode)
+    args = (*states, *values, jnp.zeros((), jnp.int32), *parts.p, *parts.p_others)
+    signals = [v for s in parts.signals for v in (s.times, s.values)]
+    ticks = [jnp.zeros(())] * (2 * len(built.ticks))
+    theta = (parts.t, parts.t, *parts.p, *signals, *ticks, *built.floats, jnp.zeros(()))
+    iota = (*parts.p_others, *map(jnp.asarray, built.others))
+    return args, Par(theta, iota, jnp.zeros((), bool))
+
+
+def _build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
     """The model of a system for these shapes, from the cache where it was built before."""
     signature = (shapes, tuple((a.shape, a.dtype) for a in map(aval, jax.tree.leaves(parts))))
     per_system = _cache.setdefault(system, {})
@@ -266,15 +300,17 @@ def _flow(
     found: dict = {"shape_q": split(None)[0], "dtypes": []}
 
     def both(now: Instant, p: Any) -> list:
-        moving = flow_leaves(tracer.x, parts.x, system.flow(now, p))
+        moving = flow_leaves(tracer.x, parts.x, called("flow", system.flow, now, p), now.z)
         if system.rate is not None:
-            moving += rate_leaves(system.rate(now, p), found)
+            moving += rate_leaves(called("rate", system.rate, now, p), found)
         return moving
 
     residuals = residual_leaves(system, found)
-    fn, rows, kinks = tracer.fn(both), None, None
+    rows, kinks = None, None
     if system.constraint is not None:
         rows = tracer.fn(residuals)
+        check_count(rows, found["shape"], tracer.z, parts.z)
+    fn = tracer.fn(both)
     if uses_when(fn.traced.jaxpr) or (rows is not None and uses_when(rows.traced.jaxpr)):
         n = len(fn.traced.jaxpr.outvars)
 
@@ -294,7 +330,7 @@ def _output(tracer: Tracer, output: Callable) -> Fn:
     found: dict = {}
 
     def flat(now: Instant, p: Any) -> list:
-        leaves, found["tree"] = jax.tree.flatten(output(now, p))
+        leaves, found["tree"] = jax.tree.flatten(called("output", output, now, p))
         return [jnp.asarray(v) for v in leaves]
 
     fn = tracer.fn(flat)
@@ -308,14 +344,15 @@ def _actions(
     actions: list[Action] = []
     for event in system.events:
         owner = f'event "{event.name}"'
-        reset = None
+        reset, solves = None, []
         if event.reset is not None:
             shapes = (tracer.x, tracer.z, tracer.d)
-            reset = tracer.fn(reset_leaves(owner, event.reset, shapes, parts, system.modes))
+            with noting_solves() as solves:
+                reset = tracer.fn(reset_leaves(owner, event.reset, shapes, parts, system.modes))
         kind = "guard" if isinstance(event, Event) else "ticks" if _ticks(event) else "time"
         new = Action(
             kind, event.name, terminal=event.terminal, reset=reset, logged=True,
-            index=sum(a.kind == kind for a in actions),
+            index=sum(a.kind == kind for a in actions), implicit=bool(solves),
         )  # fmt: skip
         if isinstance(event, Event):
             new = _guarded(owner, tracer, event, new)

@@ -12,12 +12,34 @@ import jax
 import jax.numpy as jnp
 
 from .leaves import Leaves, Shape, picture, split
-from .system import Instant
+from .system import HybridSystem, Instant, called
 
 
-def flow_leaves(x: Shape, leaves: Leaves, value: Any) -> list:
+def check_algebraic(system: HybridSystem, start: Instant, z: Any) -> None:
+    """A start has z if the system has a constraint, and dx only if it is fully implicit."""
+    if start.dx is not None:
+        raise ValueError(
+            "solve: the start has dx, which only systems made by saltus.fully_implicit take, as a "
+            "guess of x'. Leave dx out, or write fully_implicit(lambda now, p: now.dx - ...)."
+        )
+    if system.constraint is None and start.z is not None:
+        raise ValueError(
+            "solve: the start has algebraic states z, but the system has no constraint. Write "
+            "HybridSystem(flow=..., constraint=lambda now, p: ...), or leave z out."
+        )
+    if system.constraint is not None and (z.statics or "k" in z.kinds or not z.kinds):
+        raise ValueError(
+            f"solve: the system has a constraint, but the start's z is {start.z!r}, expected real "
+            "numbers: the guess from which z is solved. Write Instant(t=0.0, x=..., z=...)."
+        )
+
+
+def flow_leaves(x: Shape, leaves: Leaves, value: Any, z: Any = None) -> list:
     """The flow's value leaf by leaf, checked against the state."""
-    return _like("flow", "x'", x, leaves, value, "Return x' with the same fields as x.")
+    advice = "Return x' with the same fields as x."
+    if jax.tree.leaves(z):
+        advice += f" (It may read z, which is {picture(z)}: its shape is that of the start's z.)"
+    return _like("flow", "x'", x, leaves, value, advice)
 
 
 def _like(owner: str, what: str, shape: Shape, leaves: Leaves, value: Any, advice: str) -> list:
@@ -26,15 +48,16 @@ def _like(owner: str, what: str, shape: Shape, leaves: Leaves, value: Any, advic
         if isinstance(value, list | tuple) and len(leaves) == 1 and jnp.ndim(leaves[0]):
             advice = f"x is one array: write jnp.stack([...]) around the entries. {advice}"
         raise ValueError(
-            f"{owner} returned {what} with structure {picture(value)}, but the state is "
-            f"{picture(shape.join(leaves, ()))}. {advice}"
+            f"{owner} returned {what} with structure {picture(value)}, but "
+            f"{'z' if what == 'z' else 'the state'} is {picture(shape.join(leaves, ()))}. {advice}"
         )
     out = []
     for name, new, old in zip(shape.names(), flat, leaves, strict=True):
         new = jnp.asarray(new)
         if new.shape != jnp.shape(old):
             raise ValueError(
-                f"{owner} returned {what} of shape {new.shape} for {name or 'the state'}, "
+                f"{owner} returned {what} of shape {new.shape} for "
+                f"{name or ('z' if what == 'z' else 'the state')}, "
                 f"expected {jnp.shape(old)}. {advice}"
             )
         if jnp.issubdtype(new.dtype, jnp.complexfloating):
@@ -59,7 +82,7 @@ def guard_leaves(owner: str, guard: Callable, found: dict) -> Callable:
     """A guard as one scalar or vector; the number of members goes to `found`."""
 
     def flat(now: Instant, p: Any) -> list:
-        value = guard(now, p)
+        value = called(f"{owner}: guard", guard, now, p)
         try:
             value = jnp.asarray(value)
         except (TypeError, ValueError):
@@ -80,7 +103,7 @@ def guard_leaves(owner: str, guard: Callable, found: dict) -> Callable:
 
 def truth_leaf(owner: str, active: Callable) -> Callable:
     def flat(now: Instant, p: Any) -> list:
-        value = jnp.asarray(active(now, p))
+        value = jnp.asarray(called(f"{owner}: active", active, now, p))
         if value.dtype != bool or value.shape:
             raise TypeError(
                 f"{owner}: active returned {value.dtype} of shape {value.shape}, expected one "
@@ -93,7 +116,8 @@ def truth_leaf(owner: str, active: Callable) -> Callable:
 
 def time_leaf(owner: str, next_time: Any) -> Callable:
     def flat(now: Instant, p: Any) -> list:
-        value = jnp.asarray(next_time(now, p), dtype=jnp.float64)
+        value = called(f"{owner}: next_time", next_time, now, p)
+        value = jnp.asarray(value, dtype=jnp.float64)
         if value.shape:
             raise ValueError(f"{owner}: next_time has shape {value.shape}, expected a number.")
         return [value]
@@ -105,10 +129,10 @@ def reset_leaves(
     owner: str, reset: Callable, shapes: tuple, parts: Any, modes: tuple[str, ...]
 ) -> Callable:
     x_shape, z_shape, d_shape = shapes
-    advice = "Return now.replace(x=...) with the same fields."
+    advice = "Return now.replace({}=...) with the same fields."
 
     def flat(now: Instant, p: Any) -> list:
-        after = reset(now, p)
+        after = called(f"{owner}: reset", reset, now, p)
         if not isinstance(after, Instant):
             raise TypeError(
                 f"{owner}: reset returned {picture(after)}, expected an Instant. "
@@ -123,8 +147,8 @@ def reset_leaves(
                 f"{owner}: reset went to mode {after.mode!r}, but this system has no modes. Build "
                 "it with saltus.automaton({...}), or keep an integer in d."
             )
-        x = _like(f"{owner}: reset", "x", x_shape, parts.x, after.x, advice)
-        z = _like(f"{owner}: reset", "z", z_shape, parts.z, after.z, advice)
+        x = _like(f"{owner}: reset", "x", x_shape, parts.x, after.x, advice.format("x"))
+        z = _like(f"{owner}: reset", "z", z_shape, parts.z, after.z, advice.format("z"))
         new_shape, floats, others = split(after.d)
         if new_shape.treedef != d_shape.treedef:
             raise ValueError(

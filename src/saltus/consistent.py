@@ -198,10 +198,11 @@ def regularity(model: Model, at: At, par: Par) -> Any:
     return jnp.nan_to_num(conditioning(factor(jac)), nan=0.0)
 
 
-def near_impasse(model: Model, at: At, par: Par) -> Any:
+def near_impasse(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any:
     """Whether z is about to be undetermined: its share in the equations has become tiny.
 
-    Asked where a solve gives up, to name the cause."""
+    Asked where a solve gives up, to name the cause. `k` is the flow there.
+    """
     if model.pattern is not None:
         return regularity(model, at, par) == 0.0
     full = Layout((*model.x_shapes, *layout(model).shapes))
@@ -217,7 +218,29 @@ def near_impasse(model: Model, at: At, par: Par) -> Any:
     weighed = weighed / jnp.max(jnp.abs(weighed), axis=1, keepdims=True)
     share = weighed[:, weighed.shape[1] - rows.size :]
     pivots = conditioning(factor(share)) if rows.size > 1 else jnp.abs(share[0, 0])
-    return ~(jnp.minimum(pivots, jnp.max(jnp.abs(share))) > 1e-5)
+    weak = ~(jnp.minimum(pivots, jnp.max(jnp.abs(share))) > 1e-5)
+    return weak | _runs_away(model, at, par, k, atol)
+
+
+def _runs_away(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any:
+    """Whether z changes out of all proportion in a moment in which x hardly changes."""
+    n, m = model.nx, model.moving
+
+    def of_state(tau: Any, moving: Leaves) -> Leaves:
+        return attached(model, at._replace(tau=tau, w=(*moving, *at.w[m:])), par, 1).z
+
+    speeds = jax.jvp(of_state, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), tuple(k)))[1]
+    moment = 1e-9 * jnp.abs(at.tau)
+
+    def most(speeds: Leaves, values: Leaves, atol: Leaves) -> Any:
+        parts = [
+            jnp.max(moment * jnp.abs(s) / (jnp.abs(v) + a))
+            for s, v, a in zip(speeds, values, atol, strict=True)
+        ]
+        return jnp.max(jnp.stack(parts))
+
+    moved = most(tuple(k)[:n], at.w[:n], atol[:n])
+    return (most(speeds, at.z, atol[m:]) > 1e3) & (moved < 1.0)
 
 
 def _cast(model: Model, leaves: Leaves, at: At) -> Leaves:

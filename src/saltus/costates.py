@@ -19,10 +19,11 @@ import numpy as np
 from .loop import Spec
 from .model import At
 from .readout import Tape, read, read_end
-from .record import FLOW
+from .record import FLOW, is_reset
 from .results import Result
 from .rowmaps import RowData, cotangent
 from .solution import Solution
+from .tables import is_traced, named, number
 
 
 class Costates(eqx.Module):
@@ -39,6 +40,18 @@ class Costates(eqx.Module):
     d: Any
     time: Any
     jump: Any
+
+    def __repr__(self) -> str:
+        if is_traced(self.t):
+            return "Costates, traced"
+        first = {k: np.asarray(v)[0] for k, v in named(self.x, "x").items()}
+        shown = ", ".join(
+            f"dL/d{k} = {number(v) if np.ndim(v) == 0 else v}" for k, v in list(first.items())[:8]
+        )
+        return (
+            f"Costates at {len(self.t)} times from t = {number(self.t[0])} to "
+            f"{number(self.t[-1])}, {int(np.sum(self.jump))} jumps; at the start {shown}"
+        )
 
 
 def costates(loss: Callable[[Solution], Any], sol: Solution) -> Costates:
@@ -63,15 +76,18 @@ def costates(loss: Callable[[Solution], Any], sol: Solution) -> Costates:
     g_tau, g_w, g_end_tau, g_end_w = jax.grad(of_rows)(points)
     n = int(tape.n)
     own = tuple(v.at[n].add(e) for v, e in zip((g_tau, *g_w), (g_end_tau, *g_end_w), strict=True))
-    rows = tuple(np.asarray(v)[: n + 1] for v in _sweep(fixed.spec, tape, own))
+    kinds = np.asarray(tape.kind)[: n + 1]
+    resets = is_reset(kinds) & (np.arange(n + 1) < n)
+    between = resets[1:] & (kinds[:-1] == kinds[1:] - 1)  # an approach and its reset are one jump
+    kept = np.flatnonzero(~np.concatenate([[False], between]))
+    rows = tuple(np.asarray(v)[kept] for v in _sweep(fixed.spec, tape, own))
     model = fixed.spec.model
     nd = model.n_d[0]
     x = model.x.join(rows[1 : 1 + model.nx], ())
     others = [None] * model.n_d[1]
     d = model.d.join(rows[1 + model.moving : 1 + model.moving + nd], others) if nd else None
-    t = np.asarray(tape.theta[0] + tape.tau)[: n + 1]
-    kinds = np.asarray(tape.kind)[: n + 1]
-    return Costates(t, x, d, rows[0], (kinds != FLOW) & (np.arange(n + 1) < n))
+    t = np.asarray(tape.theta[0] + tape.tau)[kept]
+    return Costates(t, x, d, rows[0], (kinds[kept] != FLOW) & (kept < n))
 
 
 def _with_tape(sol: Solution, tape: Tape) -> Solution:

@@ -6,7 +6,7 @@ an index that the structure contradicts, a set of equations that cannot determin
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,27 +15,43 @@ from jax.interpreters import partial_eval as pe
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from .leaves import picture, split
-from .model import Action, Constraint, Fn
-from .sparsity import Pattern, pattern
-from .system import HybridSystem, Instant
+from .implicit import still
+from .leaves import Leaves, Shape, numbered, picture, split
+from .model import Action, Constraint, Fn, Model, Par
+from .sparsity import Pattern, missing, pattern
+from .system import HybridSystem, Instant, called
+from .trace import is_tracer, under_jit
 
 
 def residual_leaves(system: HybridSystem, found: dict) -> Any:
     """The constraint leaf by leaf; its shape goes to `found`."""
 
     def flat(now: Instant, p: Any) -> list:
-        value = system.constraint(now, p)  # type: ignore[misc]
+        value = called("constraint", system.constraint, now, p)  # type: ignore[arg-type]
         shape, leaves, others = split(value, floats_only=True)
         if others or shape.statics or not leaves:
             raise TypeError(
                 f"constraint returned {picture(value)}, expected numbers that are zero on the "
                 "solution. Write constraint=lambda now, p: {'kirchhoff': ...}."
             )
+        _only_floats(shape, value)
         found["shape"] = shape
         return [jnp.asarray(v, jnp.float64) for v in leaves]
 
     return flat
+
+
+def _only_floats(shape: Shape, value: Any) -> None:
+    """Equations are differentiated: neither truth values nor integers can be."""
+    for name, leaf in zip(shape.names(), jax.tree.leaves(value), strict=True):
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            what = "a truth value" if jnp.issubdtype(dtype, jnp.bool_) else "an integer"
+            raise TypeError(
+                f'constraint: equation "{name or "constraint"}" is {what}, expected a number that '
+                'is zero on the solution. Write now.z["i"] - p["k"] * now.x["v"], a difference '
+                "and not a comparison."
+            )
 
 
 def constraint(
@@ -51,9 +67,10 @@ def constraint(
     rows = tuple(v.aval.shape for v in fn.traced.jaxpr.outvars)
     names = tuple(n or "constraint" for n in found["shape"].names())
     shapes = tuple(jnp.shape(v) for v in parts.z)
-    _count(names, rows, tracer.z.names(), shapes)
     z = [fn.traced.n_consts + flagged + k for k in tracer.place_z]
-    uses = _uses(system, tracer, fn, z, len(rows))
+    modes = _contents(system, tracer, fn, flagged, len(rows))
+    _check_contents(names, modes)
+    uses = [any(own[j] and own[j].z for own in modes.values()) for j in range(len(rows))]
     pinned = None if system.pinned is None else tracer.fn(_pins(system, found["shape"]))
     index = _index(system, found["shape"], names, uses)
     if max(index) == 1:
@@ -65,21 +82,70 @@ def constraint(
     )  # fmt: skip
 
 
-def _uses(system: HybridSystem, tracer: Any, fn: Fn, z: list[int], count: int) -> list[bool]:
-    """Which equations contain z, pins aside."""
-    bare = getattr(system.pinned, "unpinned", None)
-    if bare is not None:
-        fn = tracer.fn(lambda now, p: [jnp.asarray(v) for v in jax.tree.leaves(bare(now, p))])
-        z = [fn.traced.n_consts + k for k in tracer.place_z]
-    return [_used(fn, j, z) for j in range(count)]
+class _Content(NamedTuple):
+    """Whether an equation contains differential and algebraic states."""
+
+    x: bool
+    z: bool
 
 
-def _count(names: tuple, rows: tuple, variables: list, shapes: tuple) -> None:
-    have, want = sum(map(_size, rows)), sum(map(_size, shapes))
+def _contents(system: HybridSystem, tracer: Any, fn: Fn, flagged: bool, count: int) -> dict:
+    """What the equations contain in each mode (one, "", without modes); None for pins."""
+
+    def of(fn: Fn, shift: int) -> list:
+        first = fn.traced.n_consts + shift
+        places = (tracer.place_x, tracer.place_z)
+        used = [_inputs(fn, j) for j in range(count)]
+        return [_Content(*(any(u[first + k] for k in ks) for ks in places)) for u in used]
+
+    rules = getattr(system.pinned, "rules", None)
+    if rules is None:
+        return {"": of(fn, int(flagged))}
+    found = {}
+    for mode, rule in rules.items():
+        pins: list[bool] = []
+
+        def flat(now: Instant, p: Any, rule: Any = rule, pins: list = pins) -> list:
+            values, pinned = rule(now, p)
+            pins[:] = [bool(np.all(v)) for v in jax.tree.leaves(pinned)]
+            return [jnp.asarray(v, jnp.float64) for v in jax.tree.leaves(values)]
+
+        own = of(tracer.fn(flat), 0)
+        found[mode] = [None if pin else c for pin, c in zip(pins, own, strict=True)]
+    return found
+
+
+def _check_contents(names: tuple, modes: dict) -> None:
+    """Equations relate states, and have one index in all modes."""
+    for j, name in enumerate(names):
+        own = {mode: contents[j] for mode, contents in modes.items() if contents[j] is not None}
+        for mode, content in own.items():
+            if not (content.x or content.z):
+                place = f'mode "{mode}": ' if mode else ""
+                raise ValueError(
+                    f'{place}constraint: equation "{name}" contains neither x nor z, so it cannot '
+                    "determine an algebraic state. Write an equation between states, say "
+                    'now.z["i"] - p["k"] * now.x["v"].'
+                )
+        second = next((mode for mode, c in own.items() if not c.z), None)
+        first = next((mode for mode, c in own.items() if c.z), None)
+        if first is not None and second is not None:
+            raise ValueError(
+                f'constraint: equation "{name}" has index 2 in mode "{second}" and index 1 in mode '
+                f'"{first}". Leave it out of "{first}" (its algebraic state is then pinned to 0) '
+                "and put the value into the flow there."
+            )
+
+
+def check_count(fn: Fn, shape: Shape, z: Shape, leaves: Leaves) -> None:
+    """There have to be as many equations as algebraic states."""
+    names = [n or "constraint" for n in shape.names()]
+    have = sum(_size(v.aval.shape) for v in fn.traced.jaxpr.outvars)
+    want = sum(_size(jnp.shape(v)) for v in leaves)
     if have != want:
         raise ValueError(
             f"constraint returned {have} equations ({', '.join(names)}) for {want} algebraic "
-            f"states ({', '.join(v or 'z' for v in variables)}). Return one equation for each."
+            f"states ({', '.join(v or 'z' for v in z.names())}). Return one equation for each."
         )
 
 
@@ -87,11 +153,15 @@ def _size(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape))
 
 
+def _inputs(fn: Fn, out: int) -> list[bool]:
+    """On which inputs one output of a traced function depends."""
+    jaxpr = _with_consts(fn.traced.jaxpr)
+    return pe.dce_jaxpr(jaxpr, [k == out for k in range(len(jaxpr.outvars))])[1]
+
+
 def _used(fn: Fn, out: int, places: list[int]) -> bool:
     """Whether one output of a traced function depends on any of some inputs."""
-    jaxpr = _with_consts(fn.traced.jaxpr)
-    wanted = [k == out for k in range(len(jaxpr.outvars))]
-    used = pe.dce_jaxpr(jaxpr, wanted)[1]
+    used = _inputs(fn, out)
     return any(used[k] for k in places)
 
 
@@ -235,3 +305,40 @@ def jacobian_pattern(
     first = len(consts) + flagged + 1
     wrt = range(first, first + len(parts.x) + len(parts.z))
     return Pattern.of(pattern(both, avals, list(wrt), tracer.known(fns)))
+
+
+def check_given(model: Model, args: Leaves, par: Par) -> bool:
+    """Compare a given pattern with the exact Jacobian at these arguments, if they are numbers.
+
+    An entry that it leaves out would spoil gradients without spoiling values."""
+    n_x, n_z = model.nx, model.n_z
+    args, par = still((args, par))
+    if under_jit() or any(map(is_tracer, jax.tree.leaves((args, par)))):
+        return False
+    flags = (jnp.zeros((model.kinks,), jnp.int32),) if model.kinks else ()
+    leaves = args[1 : 1 + n_x + n_z]
+    shapes = [jnp.shape(v) for v in leaves]
+    cuts = np.cumsum([_size(s) for s in shapes])[:-1]
+
+    def both(y: Any) -> Any:
+        new = [jnp.reshape(v, s) for v, s in zip(jnp.split(y, cuts), shapes, strict=True)]
+        given = (*flags, args[0], *new, *args[1 + n_x + n_z :])
+        out = list(model.flow_fn(given, par))[:n_x]
+        out += [] if model.constraint is None else list(model.constraint.fn(given, par))
+        return jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in out])
+
+    y = jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in leaves])
+    found = missing(model.pattern, both, y)
+    if found is None:
+        return True
+    row, column, value = found
+    rule = model.constraint
+    rows = [f"the flow of {n}" for n in numbered(model.x.names(), shapes[:n_x], "x")]
+    if rule is not None:
+        rows += [f"equation {n}" for n in numbered(rule.equations, rule.rows, "constraint")]
+    columns = numbered([*model.x.names(), *model.z.names()], shapes, "x" if not n_z else "z")
+    raise ValueError(
+        f"HybridSystem: sparsity has no entry in row {row} and column {column}, but the derivative "
+        f"of {rows[row]} by {columns[column]} is {value:.3g} at the start. Add the entry, or write "
+        'sparsity="detect".'
+    )

@@ -20,7 +20,7 @@ from .extras import need
 from .results import Result, SolveError
 from .solution import EventLog, Presented, Stats
 from .system import Instant
-from .tables import is_traced, label, named, unit_of
+from .tables import algebraic_names, is_traced, label, named, unit_of
 
 FORMAT = 1
 NODES = 0.5 - 0.5 * np.cos(np.pi * np.arange(9) / 8)  # Chebyshev points, both ends among them
@@ -300,7 +300,7 @@ def _event_columns(log: EventLog) -> dict[str, np.ndarray]:
     if any(log.families):
         columns["member"] = np.asarray(log.member)
     for when, now in (("before", log.before), ("after", log.after)):
-        for tree, root in ((now.x, "x"), (now.d, "d")):
+        for tree, root in ((now.x, "x"), (algebraic_names(now), "z"), (now.d, "d")):
             for name, value in _columns(tree, root, 1).items():
                 columns[f"{name} {when}"] = value
         if log.modes:

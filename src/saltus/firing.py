@@ -7,13 +7,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .consistent import SINGULAR, attached, regularity, solved, violated
+from .consistent import SINGULAR, attached, hidden, regularity, solved, violated
 from .control import FORGOTTEN
 from .leaves import Leaves, select
 from .locate import FIRED, FRESH, INACTIVE, fires
 from .methods.base import Stepper
 from .model import Action, At, Model, Par
-from .record import Carry, Counts, Knobs, Pace, Rows, empty_pace, empty_search, jump_kind
+from .record import (
+    Carry,
+    Counts,
+    Knobs,
+    Pace,
+    Rows,
+    approach_kind,
+    empty_pace,
+    empty_search,
+    reset_kind,
+)
 from .results import Result
 from .staging import staged
 
@@ -181,8 +191,10 @@ def settle(
 
 def _consistency(model: Model, at: At, par: Par, knobs: Knobs, found: Any, code: Any) -> Any:
     """Why the state after a jump (or at the start) cannot be gone on with, if so."""
-    off = violated(model, at, par, knobs.rtol, knobs.atol)
-    flat = ~(regularity(model, at, par) > SINGULAR)
+    atol = tuple(a * knobs.asked for a in knobs.atol)
+    off = violated(model, at, par, knobs.rtol * knobs.asked, atol)
+    finite = jnp.isfinite(sum(jnp.sum(v) for v in hidden(model, at, par)))
+    flat = finite & ~(regularity(model, at, par) > SINGULAR)
     why = jnp.where(off, int(Result.inconsistent), int(Result.no_consistent_state))
     why = jnp.where(flat, int(Result.singular), why)
     return jnp.where(found & ~off & ~flat, code, why).astype(code.dtype)
@@ -260,18 +272,33 @@ def _pace(pace: Pace, tau: Any) -> tuple[Pace, Any]:
     return new, accumulate
 
 
-def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
-    """Carry out the chosen jump: one row of length zero."""
-    row = Rows(
-        c.at.tau, c.at.w, c.at.i, jnp.zeros(()),
-        jump_kind(c.jump, c.rooted.astype(jnp.int32)), (c.member,) * model.families, c.at.z,
+def arrive(model: Model, stepper: Stepper, par: Par, c: Carry) -> tuple[Carry, Rows]:
+    """Come up to the chosen jump: a row of length zero. The stop ends here."""
+    tau = c.at.tau
+    for place, action in enumerate(model.actions):
+        if action.kind != "guard":
+            tau = jnp.where(c.jump == place, model.time_of(action, c.at, par), tau)
+    stop = c.jump == len(model.actions) - 1
+    code = jnp.where(stop, int(Result.success), c.code).astype(c.code.dtype)
+    counts = c.counts._replace(rows=c.counts.rows + 1)
+    row = _jump_row(model, stepper, c, approach_kind(c.jump))
+    no = jnp.zeros((), bool)
+    return c._replace(at=c.at._replace(tau=tau), rooted=no, counts=counts, code=code), row
+
+
+def _jump_row(model: Model, stepper: Stepper, c: Carry, kind: Any) -> Rows:
+    return Rows(
+        c.at.tau, c.at.w, c.at.i, jnp.zeros(()), kind, (c.member,) * model.families, c.at.z,
         stepper.aux(model),
     )  # fmt: skip
 
+
+def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
+    """Carry out the chosen jump: one row of length zero."""
+    row = _jump_row(model, stepper, c, reset_kind(c.jump))
+
     def branch(action: Action):
         def go(at: At) -> At:
-            if action.kind != "guard":
-                at = at._replace(tau=model.time_of(action, at, par))
             after = model.reset(action, at, par, c.member)
             if model.kinks or any(a.kind == "time" for a in model.actions):
                 after = model.with_pending_times(solved(model, after, par)[0], par)
@@ -279,7 +306,8 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
 
         return go
 
-    at = jax.lax.switch(c.jump, [branch(a) for a in model.actions], c.at)
+    cases = [branch(a) for a in model.actions[:-1]]  # the last one is the stop
+    at = jax.lax.switch(c.jump, cases, c.at) if cases else c.at
     at = refresh_flags(model, at, par, c.jump, c.member)
     new = settle(model, at, par, c._replace(at=at), c.jump, c.member, knobs)
     code = new.code
@@ -299,7 +327,6 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
         code = jnp.where(guard & accumulate, int(Result.events_accumulate), code)
     terminal = jnp.asarray([a.terminal for a in model.actions])[c.jump]
     code = jnp.where(terminal, int(Result.terminated), code)
-    code = jnp.where(c.jump == len(model.actions) - 1, int(Result.success), code)
     new = new._replace(
         counts=counts,
         pace=pace,

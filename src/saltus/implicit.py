@@ -36,7 +36,7 @@ def attach(residual: Callable[[Vec], Vec], root: Vec, factors: Any, degree: int)
 
 
 def newton(
-    residual: Callable[[Vec], Vec], guess: Vec, layout: Layout | None = None, limit: int = 30
+    residual: Callable[[Vec], Vec], guess: Vec, layout: Layout | None = None, limit: int = 100
 ) -> Root:
     """A root by Newton's method with the exact Jacobian, to rounding (M37).
 

@@ -1,8 +1,9 @@
-"""A jump as a pure function: the last bit of flow up to the event, then the reset.
+"""A jump as two pure functions: the last bit of flow up to the event, and the reset.
 
-A jump row starts where the flow rows before it ended, on the event up to rounding. Its length
+The approach starts where the flow rows before it ended, on the event up to rounding. Its length
 `delta` is zero in value but not in its derivatives: the root of the guard along the Taylor
-expansion of the flow (M5), or the time left to a prescribed time.
+expansion of the flow (M5), or the time left to a prescribed time. A chained firing, triggered by
+another reset, has no approach: its guard is not zero.
 """
 
 from __future__ import annotations
@@ -19,13 +20,10 @@ from .taylor import derivatives, moved
 
 
 class Firing(NamedTuple):
-    """What was decided about a jump: the member of a family, and whether the guard has a root here.
-
-    A chained firing (`rooted` false) was triggered by another reset; its guard is not zero.
-    """
+    """What was decided about a jump: the member of a family; `due` replaces a prescribed time."""
 
     member: Any
-    rooted: Any
+    due: Any = None
 
 
 def root_length(
@@ -52,10 +50,9 @@ def root_length(
 
     zero, one = jnp.zeros_like(at.tau), jnp.ones_like(at.tau)
     slope = jax.lax.stop_gradient(jax.jvp(lambda s: along(s, 1), (zero,), (one,))[1])
-    slope = jnp.where(firing.rooted, slope, 1.0)
     delta = zero
     for _ in range(degree):
-        delta = jnp.where(firing.rooted, delta - along(delta, degree) / slope, 0.0)
+        delta = delta - along(delta, degree) / slope
     return delta
 
 
@@ -70,15 +67,14 @@ def approach(model: Model, action: Action, at: At, par: Par, firing: Firing, deg
     if action.kind == "guard":
         delta = root_length(model, action, at, par, firing, terms)
         return attached(model, moved(at, terms, delta), par, degree)
-    due = model.time_of(action, at, par)
+    due = model.time_of(action, at, par) if firing.due is None else firing.due
     there = moved(at, terms, due - at.tau)._replace(tau=due)
     return attached(model, there, par, degree)
 
 
-def jump(model: Model, action: Action, at: At, par: Par, firing: Firing, degree: int) -> At:
+def reset(model: Model, action: Action, at: At, par: Par, member: Any, degree: int) -> At:
     """The state just after `action` (M6)."""
-    before = approach(model, action, at, par, firing, degree)
-    after = model.reset(action, before, par, firing.member)
+    after = model.reset(action, attached(model, at, par, degree), par, member)
     if any(a.kind == "time" for a in model.actions):
         after = model.with_pending_times(determined(model, after, par, degree), par)
     return after

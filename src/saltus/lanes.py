@@ -13,9 +13,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import core
 from jax.extend import core as jex
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.interpreters import batching, mlir
 
 from .staging import call_lowering
 
@@ -260,3 +261,57 @@ def one_kernel(fn: Callable, platform: str) -> Callable:
         return barrier(kernel_p.bind(*barrier(given), closed=closed))[:-1]
 
     return call
+
+
+loop_p = Primitive("saltus_loop")
+loop_p.multiple_results = True
+
+
+def one_by_one(fn: Callable, elements: Any) -> Any:
+    """`fn` of each element along the first axis, in a loop that is one kernel; no derivatives."""
+    flat, tree = jax.tree.flatten(jax.lax.stop_gradient(elements))
+
+    def program(*args: Any) -> Any:
+        return jax.lax.map(fn, jax.tree.unflatten(tree, args))
+
+    closed, shape = jax.make_jaxpr(program, return_shape=True)(*flat)
+    out = loop_p.bind(*closed.consts, *flat, closed=_open(closed))
+    return jax.tree.unflatten(jax.tree.structure(shape), out)
+
+
+def _open(closed: Any) -> Any:
+    """The same program with its constants as leading arguments."""
+    fn = lambda *args: core.eval_jaxpr(
+        closed.jaxpr, args[: len(closed.consts)], *args[len(closed.consts) :]
+    )
+    return jax.make_jaxpr(fn)(*closed.consts, *[v.aval for v in closed.jaxpr.invars])
+
+
+@loop_p.def_abstract_eval
+def _loop_abstract(*avals: Any, closed: Any) -> list:
+    return list(closed.out_avals)
+
+
+@loop_p.def_impl
+def _loop_impl(*args: Any, closed: Any) -> list:
+    return jax.jit(lambda *a: loop_p.bind(*a, closed=closed))(*args)
+
+
+def _loop_batch(args: Any, dims: Any, *, closed: Any) -> tuple:
+    fn = jax.vmap(jex.jaxpr_as_fun(closed), in_axes=tuple(dims), out_axes=0)
+    out = loop_p.bind(*args, closed=jax.make_jaxpr(fn)(*args))
+    return out, [0] * len(out)
+
+
+batching.primitive_batchers[loop_p] = _loop_batch
+
+
+def _loop_lowering(platform: str) -> Any:
+    def run(*args: Any, closed: Any) -> list:
+        return one_kernel(jex.jaxpr_as_fun(closed), platform)(*args)
+
+    return mlir.lower_fun(run, multiple_results=True)
+
+
+mlir.register_lowering(loop_p, _loop_lowering("cpu"), platform="cpu")
+mlir.register_lowering(loop_p, _loop_lowering("other"))

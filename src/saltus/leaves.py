@@ -150,7 +150,21 @@ def picture(tree: Any) -> str:
         return f"({inner})" if isinstance(tree, tuple) else f"[{inner}]"
     if hasattr(tree, "shape"):
         return "number" if tree.shape == () else f"array{list(tree.shape)}"
+    if tree is None:
+        return "None"
     return "number" if isinstance(tree, int | float) else type(tree).__name__
+
+
+def numbered(names: Sequence[str], shapes: Sequence[tuple[int, ...]], root: str) -> list[str]:
+    """A name for every number of some leaves: `u[3]`."""
+    out = []
+    for name, shape in zip(names, shapes, strict=True):
+        label = name or root
+        if shape == ():
+            out.append(label)
+        else:
+            out += [f"{label}[{', '.join(map(str, k))}]" for k in np.ndindex(*shape)]
+    return out
 
 
 def combine(x: Leaves, h: Any, weights: Sequence[float], stages: Sequence[Leaves]) -> Leaves:

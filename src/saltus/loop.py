@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from .attempt import attempt
 from .consistent import solved
 from .control import FORGOTTEN
-from .firing import fire, refresh_flags, sigma, start
+from .firing import arrive, fire, refresh_flags, sigma, start
 from .lanes import Level, nest
 from .leaves import rms, select
 from .methods.base import Stepper
@@ -71,14 +71,14 @@ def begin(spec: Spec, at: At, par: Par, knobs: Knobs) -> Carry:
 
 def iterate(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> tuple[Carry, Rows]:
     """One iteration of one lane."""
-    return branch(
-        (c.jump >= 0).astype(jnp.int32),
-        [
-            lambda: attempt(spec.model, spec.stepper, spec.adaptive, par, knobs, c),
-            lambda: fire(spec.model, spec.stepper, par, knobs, c),
-        ],
-        lazy=True,
-    )
+    cases = [
+        lambda: attempt(spec.model, spec.stepper, spec.adaptive, par, knobs, c),
+        lambda: arrive(spec.model, spec.stepper, par, c),
+    ]
+    if len(spec.model.actions) > 1:
+        cases.append(lambda: fire(spec.model, spec.stepper, par, knobs, c))
+    which = jnp.where(c.jump < 0, 0, jnp.where(c.rooted, 1, 2))
+    return branch(which.astype(jnp.int32), cases, lazy=True)
 
 
 def blank_rows(spec: Spec, at: At, capacity: int) -> Rows:
@@ -201,5 +201,5 @@ def unpack(spec: Spec, flat: Any) -> tuple[At, Par, Knobs]:
     m = spec.model
     at = At(0, (0,) * m.n_w, (0,) * m.n_i, (0,) * m.n_z)
     par = Par((0,) * m.n_theta, (0,) * m.n_iota, 0)
-    knobs = Knobs(0, (0,) * (m.moving + m.n_z), 0, 0, 0, (0,) * 4, 0, 0)
+    knobs = Knobs(0, (0,) * (m.moving + m.n_z), 0, 0, 0, (0,) * 4, 0, 0, 0)
     return jax.tree.unflatten(jax.tree.structure((at, par, knobs)), list(flat))

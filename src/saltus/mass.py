@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,9 +18,10 @@ from jax.flatten_util import ravel_pytree
 
 from .adapters import View, count
 from .leaves import picture
+from .leaves import split as tree_split
 from .linalg import Layout, factor, solve
-from .system import Event, HybridSystem, Instant, TimeEvent
-from .trace import is_tracer
+from .system import Event, HybridSystem, Instant, TimeEvent, called
+from .trace import is_tracer, under_jit
 
 ZERO, CLEAR = 1e-13, 1e-9  # singular values, of the balanced matrix: below, zero; above, not
 
@@ -42,10 +44,10 @@ def mass_matrix(
     `mass` is a constant matrix, a function `(now, p)` that gives a matrix, or one that gives the
     product $M x'$, reading x' as `now.dx` (then x may be any pytree; a matrix needs one vector).
 
-    A singular constant M is split, and x stays what model functions see; `saltus.mass.Split.of(M)`
-    shows how. For a singular M that depends on parameters give `like=`, M at typical ones: the
-    split is chosen there, and M has to keep its null spaces (as circuits do, whatever their
-    capacitances).
+    A singular constant M is split, and x, one vector, stays what model functions see;
+    `saltus.mass.Split.of(M)` shows how. For a singular M that depends on parameters give `like=`,
+    M at typical ones, as a plain array: the split is chosen there, and M has to have exactly its
+    null spaces (as circuits do, whatever their capacitances). That is checked at the start.
     What M does not hold of x is a guess, in a start and after a reset.
     """
     if not callable(flow):
@@ -60,30 +62,22 @@ def mass_matrix(
         mass = (lambda now, p: matrix) if split is None else _Constant(matrix, split)
     if split is None or split.regular:
         return HybridSystem(
-            flow=lambda now, p: _solved(mass, flow, now, p),
-            constraint=constraint,
+            flow=lambda now, p: _solved(mass, flow, now, p), constraint=constraint, index=index,
             events=events,  # type: ignore[arg-type]
-            rate=rate,
-            output=output,
-            inputs=inputs,
-            units=units,
-            index=index,
-        )
+            rate=rate, output=output, inputs=inputs, units=units,
+            check_start=lambda now, p: _check_start(mass, split, constraint, now, p),
+        )  # fmt: skip
     view = View(split.seen, split.held)
     if constraint is not None and index is not None and not isinstance(index, int):
         index = {"mass": split.label([1] * len(split.standing)), "constraint": index}
     return HybridSystem(
         flow=lambda now, p: split.slope(mass, flow, split.seen(now), p),
         constraint=lambda now, p: split.residual(flow, constraint, split.seen(now), p),
-        events=view.events(events),
-        rate=view.function(rate),
-        output=view.function(output or (lambda now, p: now.x)),
-        inputs=inputs,
-        units=units,
-        index=index,
-        adapt_start=split.held,
-        adapt_back=split.seen,
-    )
+        events=view.events(events), rate=view.function("rate", rate),
+        output=view.function("output", output or (lambda now, p: now.x)),
+        inputs=inputs, units=units, index=index, adapt_start=split.held, adapt_back=split.seen,
+        check_start=lambda now, p: _check_start(mass, split, constraint, split.seen(now), p),
+    )  # fmt: skip
 
 
 class _Constant:
@@ -93,28 +87,108 @@ class _Constant:
         block = np.asarray(matrix, dtype=float)[np.ix_(split.rows, split.columns)]
         self.inverse = np.linalg.inv(block)
 
+    def slope(self, force: Any) -> Any:
+        if force.shape != self.inverse.shape[:1]:
+            n = len(self.inverse)
+            raise ValueError(
+                f"mass_matrix: M is {n} x {n}, but x is {picture(force)}. Give M as many rows and "
+                "columns as x has numbers."
+            )
+        return self.inverse @ force
+
 
 def _solved(mass: Callable, flow: Callable, now: Instant, p: Any) -> Any:
     """x' from $M x' = f$ for a regular M, given as a matrix or by what it does."""
-    force = flow(now, p)
+    force = called("flow", flow, now, p)
     if isinstance(mass, _Constant):
-        return mass.inverse @ _vector(force, now.x)
-    zeros = jax.tree.map(jnp.zeros_like, now.x)
-    value = mass(now.replace(dx=zeros), p)
-    n = jnp.shape(now.x) if hasattr(now.x, "shape") else ()
-    if len(n) == 1 and jnp.shape(value) == (*n, *n):
+        return mass.slope(_vector(force, now.x))
+    value = mass(_at_rest(now), p)
+    if _is_matrix(value, now.x):
         return _divide(value, _vector(force, now.x))
     for name, given in (("mass", value), ("flow", force)):
-        same = jax.tree.structure(given) == jax.tree.structure(now.x)
-        if not same or count(given) != count(now.x):
+        if not _like(given, now.x):
             raise ValueError(
                 f"mass_matrix: {name} returned {picture(given)}, but x is {picture(now.x)}. "
                 "Return M x' (with x' read as now.dx) and f with the fields of x, or a matrix for "
                 "an x that is one vector."
             )
-    at_rest, join = ravel_pytree(zeros)
-    matrix = jax.jacfwd(lambda w: ravel_pytree(mass(now.replace(dx=join(w)), p))[0])(at_rest)
+    matrix, join = _columns(mass, now, p)
     return join(_divide(matrix, ravel_pytree(force)[0] - ravel_pytree(value)[0]))
+
+
+def _at_rest(now: Instant) -> Instant:
+    return now.replace(dx=jax.tree.map(jnp.zeros_like, now.x))
+
+
+def _is_matrix(value: Any, x: Any) -> bool:
+    n = jnp.shape(x) if hasattr(x, "shape") else ()
+    return len(n) == 1 and hasattr(value, "shape") and jnp.shape(value) == (*n, *n)
+
+
+def _like(value: Any, x: Any) -> bool:
+    return jax.tree.structure(value) == jax.tree.structure(x) and count(value) == count(x)
+
+
+def _columns(mass: Callable, now: Instant, p: Any) -> tuple[Any, Callable]:
+    """M from what it does with x', and how a vector becomes an x."""
+    at_rest, join = ravel_pytree(_at_rest(now).dx)
+    matrix = jax.jacfwd(lambda w: ravel_pytree(mass(now.replace(dx=join(w)), p))[0])(at_rest)
+    return matrix, join
+
+
+def _check_start(mass: Any, split: Split | None, constraint: Any, now: Instant, p: Any) -> None:
+    """Whether M can be treated as it was announced, where its numbers are known."""
+    if constraint is None and now.z is not None:
+        raise ValueError(
+            "mass_matrix: the start has z, but there is no constraint. Entries of x that M does "
+            "not hold are algebraic as they are: leave z out, or write "
+            "mass_matrix(M, flow, constraint=...)."
+        )
+    if isinstance(mass, _Constant) or under_jit():
+        return
+    shape, floats, _ = tree_split(now.x, floats_only=True)
+    now, p = jax.tree.map(_plain, (now.replace(x=shape.join(floats, ())), p))
+    if any(map(is_tracer, jax.tree.leaves((now, p)))):
+        return
+    matrix = _matrix(mass, now, p)
+    if matrix is not None and not is_tracer(matrix):
+        _check_matrix(np.asarray(matrix, dtype=float), split)
+
+
+@eqx.filter_jit
+def _matrix(mass: Callable, now: Instant, p: Any) -> Any:
+    """M at an instant; None where it has another shape than x, which the flow reports."""
+    value = called("mass", mass, _at_rest(now), p)
+    if _is_matrix(value, now.x):
+        return value
+    return _columns(mass, now, p)[0] if _like(value, now.x) else None
+
+
+def _plain(v: Any) -> Any:
+    return jax.lax.stop_gradient(v) if is_tracer(v) else v
+
+
+def _check_matrix(m: np.ndarray, split: Split | None) -> None:
+    if not np.isfinite(m).all():
+        i, j = np.argwhere(~np.isfinite(m))[0]
+        raise ValueError(f"mass_matrix: M is {m[i, j]} in row {i}, column {j}, at the start.")
+    if split is not None and not split.regular:
+        if m.shape != (split.size, split.size) or split.fits(m):
+            return
+        raise ValueError(
+            "mass_matrix: M at the start does not have the null spaces of like=, by which the "
+            f"differential states are {', '.join(split.combinations())}. Give like=M at typical "
+            "parameters, as a plain array: numbers in M may differ from it, but not what M leaves "
+            "out of x' and f."
+        )
+    sizes = np.linalg.svd(_balanced(m), compute_uv=False)
+    if sizes[-1] <= ZERO * len(m):
+        what = "M" if split is None else "like= is regular, but M"
+        raise ValueError(
+            f"mass_matrix: {what} is singular at the start (rank {int(np.sum(sizes > CLEAR))} of "
+            f"{len(m)}). Write mass_matrix(M, flow, like=...) with M at typical parameters as a "
+            "plain array, from which its algebraic equations are found; x is one vector then."
+        )
 
 
 def _divide(matrix: Any, rhs: Any) -> Any:
@@ -207,17 +281,19 @@ class Split:
     def __str__(self) -> str:
         lines = [f"M is {self.size} x {self.size} and has rank {len(self.rows)}."]
         if not self.regular:
-            held = [
-                _sum("x", c, self.free, k) for c, k in zip(self.columns, self.kernel, strict=True)
-            ]
             zero = [
                 _sum("f", i, self.rows, -k)
                 for i, k in zip(self.standing, self.relation, strict=True)
             ]
-            lines += ["Differential states: " + ", ".join(held) + "."]
+            lines += ["Differential states: " + ", ".join(self.combinations()) + "."]
             lines += ["Algebraic states: " + ", ".join(f"x[{k}]" for k in self.free) + "."]
             lines += ["Algebraic equations: " + ", ".join(f"0 = {v}" for v in zero) + "."]
         return "\n".join(lines)
+
+    def combinations(self) -> list[str]:
+        """The differential states in words."""
+        pairs = zip(self.columns, self.kernel, strict=True)
+        return [_sum("x", c, self.free, k) for c, k in pairs]
 
     def label(self, values: Any) -> dict:
         """Equations by the number of their row."""
@@ -234,7 +310,7 @@ class Split:
         if jnp.shape(x) != (self.size,):
             raise ValueError(
                 f"mass_matrix: x is {picture(now.x)}, expected a vector of {self.size} numbers, as "
-                "M has rows. Write x=jnp.array([...])."
+                "M has rows (a singular M needs an x without names). Write x=jnp.array([...])."
             )
         if not jnp.issubdtype(x.dtype, jnp.floating):
             x = x.astype(jnp.float64)
@@ -244,31 +320,39 @@ class Split:
 
     def slope(self, mass: Callable, flow: Callable, now: Instant, p: Any) -> Any:
         """a' from $M_{QP} a' = f_Q$; NaN if M has other null spaces than the split."""
-        force = _vector(flow(now, p), now.x)[np.array(self.rows)]
+        force = _vector(called("flow", flow, now, p), now.x)[np.array(self.rows)]
         if isinstance(mass, _Constant):
-            return mass.inverse @ force
-        matrix = jnp.asarray(mass(now, p))
+            return mass.slope(force)
+        matrix = jnp.asarray(called("mass", mass, now, p))
         if matrix.shape != (self.size, self.size):
             raise ValueError(
                 f"mass_matrix: mass returned {picture(matrix)}, expected a matrix of "
                 f"{self.size} x {self.size}, like the one to split by."
             )
+        block = matrix[np.ix_(np.array(self.rows), np.array(self.columns))]
+        return jnp.where(self.fits(jax.lax.stop_gradient(matrix)), _divide(block, force), jnp.nan)
+
+    def fits(self, matrix: Any) -> Any:
+        """Whether a matrix has the null spaces of the split."""
         part = lambda i, j: matrix[np.ix_(np.array(i, int), np.array(j, int))]
         block = part(self.rows, self.columns)
         across = part(self.rows, self.free) - block @ self.kernel
         along = part(self.standing, self.columns) - self.relation @ block
         corner = part(self.standing, self.free) - self.relation @ part(self.rows, self.free)
         off = jnp.max(jnp.array([jnp.max(jnp.abs(v)) for v in (across, along, corner)]))
-        same = jax.lax.stop_gradient(off) <= CLEAR * jnp.max(jnp.abs(matrix))
-        return jnp.where(same, _divide(block, force), jnp.nan)
+        return off <= CLEAR * jnp.max(jnp.abs(matrix))
 
     def residual(self, flow: Callable, constraint: Callable | None, now: Instant, p: Any) -> Any:
         """$0 = f_i - L_i f_Q$, and the user's own equations."""
-        force = _vector(flow(now, p), now.x)
+        force = _vector(called("flow", flow, now, p), now.x)
         rows = self.label(
             force[np.array(self.standing)] - self.relation @ force[np.array(self.rows)]
         )
-        return rows if constraint is None else {"mass": rows, "constraint": constraint(now, p)}
+        return (
+            rows
+            if constraint is None
+            else {"mass": rows, "constraint": called("constraint", constraint, now, p)}
+        )
 
 
 def _balanced(m: np.ndarray) -> np.ndarray:

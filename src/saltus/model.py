@@ -70,6 +70,7 @@ class Action:
     next_time: Fn | None = None
     logged: bool = False  # an event of the user's, not of the machinery
     kink: bool = False  # a family made by `when`
+    implicit: bool = False  # its reset solves equations
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,10 +23,12 @@ from .loop import Spec
 from .results import ReverseOverReverse
 from .rowmaps import Mask
 from .sweep import Sizes, Sweep, adjoint_sweep, cut, result_shapes, row_flags, tangent_sweep
+from .walk import adjoint_walk, tangent_walk
 
-tape_p = Primitive("saltus_tape")  # (states, rows, fixed, theta, s0, ends) -> states, ends
-linear_p = Primitive("saltus_linear")  # (states, rows, fixed, theta, ds0, dtheta) -> their tangents
-adjoint_p = Primitive("saltus_adjoint")  # (..., theta, costates, coends) -> lam0, mu
+# Each takes (states, rows, fixed, theta, visits, ...), see `Sizes`:
+tape_p = Primitive("saltus_tape")  # (..., s0, ends, reads) -> states, ends, reads
+linear_p = Primitive("saltus_linear")  # (..., ds0, dtheta) -> their tangents
+adjoint_p = Primitive("saltus_adjoint")  # (..., costates, coends, coreads) -> lam0, mu
 for primitive in (tape_p, linear_p, adjoint_p):
     primitive.multiple_results = True
 
@@ -89,8 +91,8 @@ def _collect(value: Any, flags: tuple[bool, ...], row: bool) -> Any:
 
 
 def _tape_impl(*args: Any, sweep: Sweep) -> list:
-    states, _, _, _, _, ends = cut(args, sweep.sizes("tape"))
-    return [*states, *ends]
+    states, _, _, _, _, _, ends, reads = cut(args, sweep.sizes("tape"))
+    return [*states, *ends, *reads]
 
 
 def _tape_abstract(*avals: Any, sweep: Sweep) -> list:
@@ -103,27 +105,29 @@ def _tape_batch(args: Any, dims: Any, *, sweep: Sweep) -> tuple:
     rows = row_flags(sizes, "tape")
     size = next(v.shape[d] for v, d in zip(args, dims, strict=True) if d is not None)
     args, dims = list(args), list(dims)
-    ends = range(sum(sizes[:5]), sum(sizes))
-    for k in (*range(sizes.states), *ends):
+    given = range(sum(sizes[:6]), sum(sizes))  # ends and reads
+    for k in (*range(sizes.states), *given):
         if dims[k] is None:
             dims[k] = int(rows[k])
             shape = (*args[k].shape[: dims[k]], size, *args[k].shape[dims[k] :])
             args[k] = jnp.broadcast_to(jnp.expand_dims(args[k], dims[k]), shape)
     moved, level = add_level(args, dims, rows)
     out = tape_p.bind(*moved, sweep=sweep._replace(levels=(*sweep.levels, level)))
-    return out, [1] * sizes.states + [0] * sizes.states
+    return out, [1] * sizes.states + [0] * sizes.states + [1] * sizes.third
 
 
 def _tape_jvp(primals: Any, tangents: Any, *, sweep: Sweep) -> tuple:
     out = tape_p.bind(*primals, sweep=sweep)
     sizes = sweep.sizes("tape")
-    _, rows, fixed, theta, _, _ = _groups(primals, sweep, sizes)
-    _, _, _, dtheta, ds0, _ = _groups(tangents, sweep, sizes)
+    _, rows, fixed, theta, visits, *_ = _groups(primals, sweep, sizes)
+    _, _, _, dtheta, _, ds0, _, _ = _groups(tangents, sweep, sizes)
     if _still(dtheta, ds0):
         return out, [ad.Zero(jax.typeof(o).to_tangent_aval()) for o in out]
     mask = _moving(dtheta)
     tape = _full(out[: sizes.states], sweep)
-    dout = _bind(linear_p, sweep, (mask,), tape, rows, fixed, theta, _dense(ds0), dtheta.only(mask))
+    dout = _bind(
+        linear_p, sweep, (mask,), tape, rows, fixed, theta, visits, _dense(ds0), dtheta.only(mask)
+    )
     return out, dout
 
 
@@ -134,14 +138,14 @@ def _linear_jvp(primals: Any, tangents: Any, *, sweep: Sweep) -> tuple:
     """One level up: the tangent of a tangent sweep is the second half of the lifted sweep (M12)."""
     out = linear_p.bind(*primals, sweep=sweep)
     sizes = sweep.sizes("linear")
-    states, rows, fixed, theta, _, dtheta = _groups(primals, sweep, sizes)
-    t_states, _, _, t_theta, t_ds0, t_dtheta = _groups(tangents, sweep, sizes)
+    states, rows, fixed, theta, visits, _, dtheta, _ = _groups(primals, sweep, sizes)
+    t_states, _, _, t_theta, _, t_ds0, t_dtheta, _ = _groups(tangents, sweep, sizes)
     moving = _moving(t_dtheta)
     if _still(t_states, t_theta):  # linear in what moves
         it = iter(moving)
         mask = tuple(next(it) if m else False for m in sweep.masks[-1])
         dout = _bind(
-            linear_p, sweep, (*sweep.masks[:-1], mask), states, rows, fixed, theta,
+            linear_p, sweep, (*sweep.masks[:-1], mask), states, rows, fixed, theta, visits,
             _dense(t_ds0), t_dtheta.only(moving),
         )  # fmt: skip
         return out, dout
@@ -152,25 +156,25 @@ def _linear_jvp(primals: Any, tangents: Any, *, sweep: Sweep) -> tuple:
     tangents_of_rows = _full(out[: sizes.states], sweep)
     dout = _bind(
         linear_p, sweep, (*sweep.masks, mask), states, tangents_of_rows, rows, fixed, theta,
-        dtheta, starts, _dense(t_ds0), t_theta.only(_moving(t_theta)),
+        dtheta, visits, starts, _dense(t_ds0), t_theta.only(_moving(t_theta)),
         t_dtheta.only(moving),
     )  # fmt: skip
     n = sizes.states
-    return out, [*dout[n : 2 * n], *dout[3 * n :]]
+    return out, [v for k, v in enumerate(dout) if k // n % 2]
 
 
 def _linear_transpose(cts: Any, *args: Any, sweep: Sweep) -> list:
     sizes = sweep.sizes("linear")
-    states, rows, fixed, theta, ds0, dtheta = _groups(args, sweep, sizes)
+    states, rows, fixed, theta, visits, ds0, dtheta, _ = _groups(args, sweep, sizes)
     if any(map(ad.is_undefined_primal, (*states.values, *theta.values))):
         raise ReverseOverReverse()
     n = sizes.states
     rows_used = not all(map(_zero, cts[:n]))
     costates = _dense(_full(cts[:n] if rows_used else [], sweep))
-    coends = _dense(_full(cts[n:], sweep))
+    coends = _dense(_full(cts[n:], sweep))  # and reads
     out = _bind(
         adjoint_p, sweep._replace(rows_used=rows_used), sweep.masks, states, rows, fixed, theta,
-        costates, coends,
+        visits, costates, coends,
     )  # fmt: skip
     given = [
         _collect(c, flags, row=False) if ad.is_undefined_primal(a) else None
@@ -178,7 +182,7 @@ def _linear_transpose(cts: Any, *args: Any, sweep: Sweep) -> list:
             out, (*ds0.values, *dtheta.values), (*ds0.flags, *dtheta.flags), strict=True
         )
     ]
-    return [*[None] * sum(sizes[:4]), *given]
+    return [*[None] * sum(sizes[:5]), *given]
 
 
 # -- adjoint: the adjoint sweep -------------------------------------------------------------------
@@ -188,39 +192,38 @@ def _adjoint_jvp(primals: Any, tangents: Any, *, sweep: Sweep) -> tuple:
     """One level up: forward over reverse is the first half of the lifted adjoint (M13)."""
     out = adjoint_p.bind(*primals, sweep=sweep)
     sizes = sweep.sizes("adjoint")
-    states, rows, fixed, theta, costates, coends = _groups(primals, sweep, sizes)
-    t_states, _, _, t_theta, t_costates, t_coends = _groups(tangents, sweep, sizes)
-    moved = _dense(t_costates), _dense(t_coends)
+    states, rows, fixed, theta, visits, *seeds = _groups(primals, sweep, sizes)
+    t_states, _, _, t_theta, _, *t_seeds = _groups(tangents, sweep, sizes)
+    moved = list(map(_dense, t_seeds))
     if _still(t_states, t_theta):
-        return out, _bind(adjoint_p, sweep, sweep.masks, states, rows, fixed, theta, *moved)
+        return out, _bind(adjoint_p, sweep, sweep.masks, states, rows, fixed, theta, visits, *moved)
     inner = _moving(t_theta)
     wanted = (*sweep.masks[-1], *([False] * sum(inner)))
+    pairs = [group for pair in zip(moved, seeds, strict=True) for group in pair]
     dout = _bind(
         adjoint_p, sweep, (*sweep.masks[:-1], inner, wanted), states, _dense(t_states), rows,
-        fixed, theta, t_theta.only(inner), moved[0], costates, moved[1], coends,
+        fixed, theta, t_theta.only(inner), visits, *pairs,
     )  # fmt: skip
     return out, [*dout[: sizes.states], *dout[2 * sizes.states :]]
 
 
 def _adjoint_transpose(cts: Any, *args: Any, sweep: Sweep) -> list:
     sizes = sweep.sizes("adjoint")
-    states, rows, fixed, theta, costates, coends = _groups(args, sweep, sizes)
+    states, rows, fixed, theta, visits, *seeds = _groups(args, sweep, sizes)
     if any(map(ad.is_undefined_primal, (*states.values, *theta.values))):
         raise ReverseOverReverse()
     given = _dense(_full(cts, sweep))
-    out = _bind(linear_p, sweep, sweep.masks, states, rows, fixed, theta, given)
+    out = _bind(linear_p, sweep, sweep.masks, states, rows, fixed, theta, visits, given)
     n = sizes.states
     back = [*out[n - sizes.first : n], *out[n:]]
+    has_rows = row_flags(sizes, "adjoint")[sum(sizes[:5]) :]
+    values = [v for group in seeds for v in group.values]
+    flags = [f for group in seeds for f in group.flags]
     rest = [
-        _collect(c, flags, row=k < sizes.first) if ad.is_undefined_primal(a) else None
-        for k, (c, a, flags) in enumerate(
-            zip(
-                back, (*costates.values, *coends.values), (*costates.flags, *coends.flags),
-                strict=True,
-            )
-        )
-    ]  # fmt: skip
-    return [*[None] * sum(sizes[:4]), *rest]
+        _collect(c, f, row=row) if ad.is_undefined_primal(a) else None
+        for c, a, f, row in zip(back, values, flags, has_rows, strict=True)
+    ]
+    return [*[None] * sum(sizes[:5]), *rest]
 
 
 # -- definitions ----------------------------------------------------------------------------------
@@ -244,8 +247,10 @@ def _define(primitive: Primitive, run: Any, kind: str) -> None:
         sizes = sweep.sizes(kind)
         moved, level = add_level(args, dims, row_flags(sizes, kind))
         out = primitive.bind(*moved, sweep=sweep._replace(levels=(*sweep.levels, level)))
-        rows = sizes.states if kind == "linear" else 0
-        return out, [1] * rows + [0] * (len(out) - rows)
+        if kind == "adjoint":
+            return out, [0] * len(out)
+        reads = len(out) - 2 * sizes.states
+        return out, [1] * sizes.states + [0] * sizes.states + [1] * reads
 
     def lower(platform: str) -> Any:
         def fn(*args: Any, sweep: Sweep) -> list:
@@ -260,8 +265,16 @@ def _define(primitive: Primitive, run: Any, kind: str) -> None:
     mlir.register_lowering(primitive, lower("other"))
 
 
-_define(linear_p, tangent_sweep, "linear")
-_define(adjoint_p, adjoint_sweep, "adjoint")
+def _tangent(sweep: Sweep, *args: Any) -> list:
+    return (tangent_walk if sweep.reads else tangent_sweep)(sweep, *args)
+
+
+def _adjoint(sweep: Sweep, *args: Any) -> list:
+    return (adjoint_walk if sweep.reads else adjoint_sweep)(sweep, *args)
+
+
+_define(linear_p, _tangent, "linear")
+_define(adjoint_p, _adjoint, "adjoint")
 tape_p.def_impl(_tape_impl)
 tape_p.def_abstract_eval(_tape_abstract)
 batching.primitive_batchers[tape_p] = _tape_batch
@@ -273,13 +286,25 @@ ad.primitive_jvps[adjoint_p] = _adjoint_jvp
 ad.primitive_transposes[adjoint_p] = _adjoint_transpose
 
 
-def replay(
-    spec: Spec, states: Any, rows: Any, fixed: Any, ends: Any, theta: Any, s0: Any
-) -> tuple[list, list]:
-    """The recorded states and their ends as differentiable functions of `s0` and of `theta`."""
-    stop = jax.lax.stop_gradient
-    recorded = [stop(v) for v in (*states, *rows, *fixed)]
-    none = (False,) * spec.model.n_theta
-    given = (*recorded, *theta, *s0, *(stop(v) for v in ends))
-    out = tape_p.bind(*given, sweep=Sweep(spec, (none,), ()))
-    return out[: len(states)], out[len(states) :]
+class Recorded(NamedTuple):
+    """What the primitives are given, each as flat leaves."""
+
+    states: Any
+    rows: Any
+    fixed: Any
+    ends: Any
+    visits: Any = ()
+    reads: Any = ()
+
+
+def replay(spec: Spec, recorded: Recorded, theta: Any, s0: Any) -> tuple[list, list, list]:
+    """Recorded states, ends and states at save times as functions of `s0` and of `theta`.
+
+    With save times, these are the last entry of `theta`.
+    """
+    known = Recorded(*([jax.lax.stop_gradient(v) for v in group] for group in recorded))
+    sweep = Sweep(spec, ((False,) * len(theta),), (), reads=bool(known.visits))
+    given = (*known.states, *known.rows, *known.fixed, *theta, *known.visits, *s0)
+    out = tape_p.bind(*given, *known.ends, *known.reads, sweep=sweep)
+    n = len(known.states)
+    return out[:n], out[n : 2 * n], out[2 * n :]

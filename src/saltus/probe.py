@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .leaves import picture
+
 
 class _Probe:
     def __init__(self, eps: Any):
@@ -48,7 +50,10 @@ def _probing(eps: Any) -> Iterator[_Probe]:
 
 
 class Estimate(eqx.Module):
-    """A value and its gradient, with estimates of the error of each (true minus computed)."""
+    """A value and its gradient, with estimates of the error of each.
+
+    The errors are what is missing: `value + value_error` estimates the value of the exact solution.
+    """
 
     value: Any
     gradient: Any
@@ -67,21 +72,43 @@ class Estimate(eqx.Module):
         return "\n".join(lines)
 
 
+def _promoted(leaf: Any) -> Any:
+    """Whole numbers as floats: a gradient is asked for."""
+    dtype = getattr(leaf, "dtype", type(leaf))
+    whole = dtype is int or (dtype is not bool and jnp.issubdtype(dtype, jnp.integer))
+    return jnp.asarray(leaf, jnp.float64) if whole else leaf
+
+
+def _scalar(value: Any) -> Any:
+    if not hasattr(value, "dtype") and not isinstance(value, int | float):
+        shown = picture(value)
+    elif jnp.ndim(value):
+        shown = f"an array of shape {jnp.shape(value)}"
+    else:
+        return value
+    raise ValueError(
+        f"error_estimate: the loss returned {shown}, expected one number. Write "
+        'lambda p: solve(...).final.x["h"], or a sum.'
+    )
+
+
 def error_estimate(loss: Callable[[Any], Any], p: Any) -> Estimate:
     """The value and the gradient of `loss(p)`, and estimates of their discretisation errors.
 
-    `loss` calls `solve` and returns a number. The estimate is for the steps that were taken; it
+    `loss` calls `solve` and returns a number. Errors are exact minus computed: adding them improves
+    the result. The estimate is for the steps that were taken; it
     assumes that they are small enough for the method to show its order. It costs several gradients.
     Pass the plain function, not one wrapped in `jax.jit`; jit the call of `error_estimate` instead.
     """
     plain = getattr(loss, "__wrapped__", loss)
+    p = jax.tree.map(_promoted, p)
     seen: list[_Probe] = []
 
     def perturbed(eps: Any) -> tuple:
         def value(p: Any) -> Any:
             with _probing(eps) as probe:
                 seen.append(probe)
-                return plain(p)
+                return _scalar(plain(p))
 
         return jax.value_and_grad(value)(p)
 

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from .consistent import attached, determined
-from .jump import Firing, approach
-from .leaves import Leaves, select
+from .leaves import Leaves
 from .loop import Spec
 from .model import At, Model, Par
-from .record import action_of, rooted_of
+from .record import action_of, is_reset
 from .system import Instant
+from .visits import Visits, find_row, within
 
-TAYLOR = 3  # derivatives of the event log are exact up to this order
+TAYLOR = 3  # derivatives of algebraic states and of dense output are exact up to this order
 
 
 class Tape(eqx.Module):
@@ -76,30 +76,9 @@ def integrals(model: Model, at: At) -> Any:
     return model.q.join(at.w[model.nx : model.moving], ())
 
 
-def _tolerance(t: Any) -> Any:
-    return 16 * jnp.finfo(jnp.float64).eps * jnp.abs(t)
-
-
-def find_row(tape: Tape, offset: Any, side: str) -> Any:
-    """The row that holds an offset from t0; at a jump the one after it, or before it for `left`.
-
-    Times within rounding of a jump count as the jump's own.
-    """
-    sign = jnp.where(tape.backward, -1.0, 1.0)
-    rows = jnp.arange(tape.tau.shape[0])
-    keys = jax.lax.stop_gradient(jnp.where(rows <= tape.n, sign * tape.tau, jnp.inf))
-    where = jax.lax.stop_gradient(sign * offset)
-    tol = _tolerance(where)
-    if side == "right":
-        k = jnp.searchsorted(keys, where + tol, side="right") - 1
-    else:
-        k = jnp.searchsorted(keys, where - tol, side="left") - 1
-    return jnp.clip(k, 0, tape.n)
-
-
 def state_at(spec: Spec, tape: Tape, offset: Any, side: str) -> At:
     """The state at an offset from t0: the step map from the start of its row (M15)."""
-    k = find_row(tape, offset, side)
+    k = find_row(tape.tau, tape.n, tape.backward, offset, side)
     return along_row(spec, tape, k, offset - tape.state(k).tau)._replace(tau=offset)
 
 
@@ -119,23 +98,15 @@ def output(model: Model, at: At, par: Par) -> Any:
     return jax.tree.unflatten(model.output_fn.out, leaves)
 
 
-def gate(open_: Any, tree: Any) -> Any:
-    """The same values, without derivatives unless `open_`: keeps 0 * inf out of reverse mode."""
-
-    def one(v: Any) -> Any:
-        if not jnp.issubdtype(jnp.result_type(v), jnp.floating):
-            return v
-        return jnp.where(open_, v, jax.lax.stop_gradient(v))
-
-    return jax.tree.map(one, tree)
-
-
-def spoil(ok: Any, tree: Any) -> Any:
-    """NaN, and derivatives that are NaN too, if a solve failed: neither is silently zero."""
+def spoil(ok: Any, tree: Any, theta: Leaves) -> Any:
+    """NaN if a solve failed, with derivatives by every parameter that are NaN, too."""
+    wrong = jnp.where(ok, 0.0, jnp.nan)
+    floats = [v for v in theta if jnp.issubdtype(v.dtype, jnp.floating)]
+    total = sum(jnp.sum(jnp.where(jnp.isfinite(v), v, 0.0)) for v in floats)
 
     def one(v: Any) -> Any:
         if jnp.issubdtype(jnp.result_type(v), jnp.floating):
-            return v * jnp.where(ok, 1.0, jnp.nan).astype(v.dtype)
+            return v * (1.0 + wrong).astype(v.dtype) + (wrong * total).astype(v.dtype)
         return v
 
     return jax.tree.map(one, tree)
@@ -157,17 +128,26 @@ def hide(reached: Any, tree: Any) -> Any:
 def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any]:
     """Outputs at the times `ts` and which of them were reached."""
     par = tape.par()
-    sign = jnp.where(tape.backward, -1.0, 1.0)
-    end = tape.end.tau
 
     def one(t: Any) -> tuple[Any, Any]:
         offset = t - tape.theta[0]
-        tol = _tolerance(end)
-        inside = (sign * (offset - end) <= tol) & (sign * offset >= -tol)
+        inside = within(offset, tape.end.tau, tape.backward)
         return output(spec.model, state_at(spec, tape, offset, side), par), inside
 
     y, inside = jax.vmap(one)(ts)
     return hide(inside, y), inside
+
+
+@functools.partial(jax.jit, static_argnames=("spec",))
+def read_visits(spec: Spec, visits: Visits, par: Par) -> tuple[Any, Any]:
+    """Outputs at the save times, and which of them were reached."""
+    pick = functools.partial(jnp.take, indices=visits.place, axis=0)
+    at = jax.tree.map(pick, visits.at)
+
+    def one(at: At) -> Any:
+        return output(spec.model, attached(spec.model, at, par, TAYLOR), par)
+
+    return hide(visits.reached, jax.vmap(one)(at)), visits.reached
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
@@ -177,7 +157,7 @@ def read_end(spec: Spec, tape: Tape, ok: Any) -> tuple[Instant, tuple]:
     at = attached(spec.model, tape.end, par, TAYLOR)
     last = instant(spec.model, tape.end, par)
     reached = (instant(spec.model, at, par), integrals(spec.model, at), output(spec.model, at, par))
-    return last, spoil(ok, reached)
+    return last, spoil(ok, reached, par.theta)
 
 
 def _over(model: Model, one: Any) -> Any:
@@ -202,7 +182,7 @@ def read_events(spec: Spec, tape: Tape, size: int) -> tuple:
     own = jnp.asarray([a.logged for a in model.actions])
     rows = jnp.arange(tape.kind.shape[0])
     action = action_of(tape.kind.astype(jnp.int32))
-    is_event = (rows < tape.n) & (tape.kind > 0) & own[jnp.clip(action, 0)]
+    is_event = (rows < tape.n) & is_reset(tape.kind) & own[jnp.clip(action, 0)]
     count = jnp.sum(is_event)
     index = jnp.nonzero(is_event, size=size, fill_value=0)[0]
     valid = jnp.arange(size) < count
@@ -210,14 +190,7 @@ def read_events(spec: Spec, tape: Tape, size: int) -> tuple:
     def one(k: Any, real: Any) -> tuple:
         member = tape.member[0][k] if tape.member else jnp.zeros((), jnp.int32)
         which = jnp.where(real, action[k], -1)
-        at = tape.state(k)
-        before = at
-        for j, a in enumerate(model.actions):
-            if a.logged:
-                here, fixed = gate(which == j, (at, par))
-                firing = Firing(member, rooted_of(tape.kind[k]) & (which == j))
-                new = approach(model, a, here, fixed, firing, TAYLOR)
-                before = select(which == j, new, before)
+        before = attached(model, tape.state(k), par, TAYLOR)
         after = attached(model, tape.state(k + 1), par, TAYLOR)
         return (
             instant(model, before, par, member),

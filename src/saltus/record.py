@@ -9,20 +9,26 @@ import jax.numpy as jnp
 from .leaves import Leaves
 from .model import At
 
-FLOW = 0  # the kind of a flow row; a jump row is 1 + 2 * action + rooted
+# Kinds of rows: a flow, or for each action an approach (the last bit of flow) and a reset.
+FLOW = 0
+READ = -1  # an excursion to a save time; a short one is the approach of an action after the last
 
 
-def jump_kind(action: Any, rooted: Any) -> Any:
-    return 1 + 2 * action + rooted
+def approach_kind(action: Any) -> Any:
+    return 1 + 2 * action
+
+
+def reset_kind(action: Any) -> Any:
+    return 2 + 2 * action
 
 
 def action_of(kind: Any) -> Any:
-    """The action of a jump row; -1 for flow rows."""
+    """The action of an approach or a reset; -1 for flow rows."""
     return (kind - 1) // 2
 
 
-def rooted_of(kind: Any) -> Any:
-    return (kind - 1) % 2 == 1
+def is_reset(kind: Any) -> Any:
+    return (kind > 0) & (kind % 2 == 0)
 
 
 class Rows(NamedTuple):
@@ -53,6 +59,7 @@ class Knobs(NamedTuple):
     control: Leaves  # safety, shrink, grow, beta
     max_steps: Any
     max_events: Any
+    asked: Any  # the tolerance as the user gave it, in units of rtol
 
 
 class Search(NamedTuple):
@@ -105,7 +112,7 @@ class Carry(NamedTuple):
     target: Any  # the next of their times
     jump: Any  # the action to fire now, or -1
     member: Any
-    rooted: Any
+    rooted: Any  # whether it has a root or a time here, and not yet a row for that
     search: Search
     counts: Counts
     pace: Pace

@@ -78,9 +78,10 @@ MESSAGES = {
         "better guess for z in the start, or in the reset: now.replace(x=..., z=...)."
     ),
     Result.inconsistent: (
-        "The differential states violate the constraint. Correct the start or the reset, or let "
-        "`saltus.consistent(system, start, p)` (or solve(..., repair=True)) move the states to the "
-        "nearest consistent ones."
+        "The differential states violate the constraint. At the start: correct them, or let "
+        "`saltus.consistent(system, start, p)` (or solve(..., repair=True)) move them to the "
+        "nearest consistent ones. After a reset: return a consistent x, say with "
+        "`saltus.implicit_reset`."
     ),
     Result.singular: (
         "The constraint does not determine the algebraic states here (singular): an impasse point, "

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from .consistent import determined
-from .jump import Firing, jump
+from .jump import Firing, approach, reset
 from .leaves import Leaves
 from .loop import Spec
 from .model import At, Par
-from .record import action_of, rooted_of
+from .record import READ, action_of
 
 Mask = tuple[bool, ...]
 
@@ -40,17 +40,31 @@ class RowData(NamedTuple):
 def flow_row(
     spec: Spec, degree: int, probing: bool, s: Leaves, theta: Leaves, row: RowData
 ) -> Leaves:
-    """A step of frozen length (M3); with the probe, its local error added (M47)."""
-    par = Par(theta, row.iota, row.backward)
+    """A step of frozen length (M3), or up to a save time (M15).
+
+    With the probe, its local error is added (M47).
+    """
+    n = spec.model.n_theta
+    par = Par(theta[:n], row.iota, row.backward)
     at = At(s[0], s[1:], row.i, row.z)
+    if len(theta) > n:
+        left = save_time(spec, theta, row) - s[0]
+        row = row._replace(h=jnp.where(row.kind == READ, left, row.h))
     end = spec.stepper.row(spec.model, par, at, row.h, row.aux, degree)
     w = end.w
     if probing:
         w = tuple(
-            (v + theta[-1] * e).astype(v.dtype)
+            (v + theta[n - 1] * e).astype(v.dtype)
             for v, e in zip(w, _local_error(spec, degree, at, par, row, w), strict=True)
         )
     return (s[0] + row.h, *w)
+
+
+def save_time(spec: Spec, theta: Leaves, row: RowData) -> Any:
+    """The save time of an excursion, as an offset from t0; parameters end with all of them."""
+    ts = theta[spec.model.n_theta]
+    inside = jnp.clip(row.member, 0, ts.shape[0] - 1)
+    return jax.lax.dynamic_index_in_dim(ts, inside, keepdims=False) - theta[0]
 
 
 def _local_error(spec: Spec, degree: int, at: At, par: Par, row: RowData, whole: Leaves) -> Leaves:
@@ -64,15 +78,30 @@ def _local_error(spec: Spec, degree: int, at: At, par: Par, row: RowData, whole:
     return tuple(factor * (a - b) for a, b in zip(end.w, whole, strict=True))
 
 
-def jump_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row: RowData) -> Leaves:
-    """A jump of action `k` (M5, M6)."""
-    par = Par(theta, row.iota, row.backward)
-    firing = Firing(row.member, rooted_of(row.kind))
+def approach_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row: RowData) -> Leaves:
+    """The last bit of flow before action `k` (M5); the stop also ends short excursions."""
+    model = spec.model
+    par = Par(theta[: model.n_theta], row.iota, row.backward)
     at = At(s[0], s[1:], row.i, row.z)
-    after = jump(spec.model, spec.model.actions[k], at, par, firing, degree)
+    due = None
+    if len(theta) > model.n_theta and k == len(model.actions) - 1:
+        end = model.time_of(model.actions[k], at, par)
+        due = jnp.where(action_of(row.kind) > k, save_time(spec, theta, row), end)
+    there = approach(model, model.actions[k], at, par, Firing(row.member, due), degree)
+    return _like(s, there)
+
+
+def reset_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row: RowData) -> Leaves:
+    """The reset of action `k` (M6)."""
+    model = spec.model
+    par = Par(theta[: model.n_theta], row.iota, row.backward)
+    at = At(s[0], s[1:], row.i, row.z)
+    return _like(s, reset(model, model.actions[k], at, par, row.member, degree))
+
+
+def _like(old: Leaves, at: At) -> Leaves:
     return tuple(
-        jnp.asarray(new).astype(old.dtype)
-        for new, old in zip((after.tau, *after.w), s, strict=True)
+        jnp.asarray(new).astype(v.dtype) for new, v in zip((at.tau, *at.w), old, strict=True)
     )
 
 
@@ -96,7 +125,7 @@ def spread(tangents: Sequence[Any], primals: Sequence[Any], mask: Mask) -> Leave
 
 
 def branches(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> list[Callable]:
-    """The row maps at level `len(masks)`, one for flow rows and one for each action.
+    """The row maps at level `len(masks)` in the order of kinds; the stop has no reset.
 
     The last mask says which parameters are differentiated by the sweep; it does not lift.
     """
@@ -105,8 +134,10 @@ def branches(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> list[Callable
     probing = any(mask[model.n_theta - 1] for mask in masks)
     maps: list[Callable] = [lambda s, theta: flow_row(spec, degree, probing, s, theta, row)]
     for k in range(len(model.actions)):
-        maps.append(lambda s, theta, k=k: jump_row(spec, k, degree, s, theta, row))
-    n_s, n_theta = 1 + model.n_w, model.n_theta
+        maps.append(lambda s, theta, k=k: approach_row(spec, k, degree, s, theta, row))
+        maps.append(lambda s, theta, k=k: reset_row(spec, k, degree, s, theta, row))
+    maps.pop()
+    n_s, n_theta = 1 + model.n_w, len(masks[0])
     for mask in masks[:-1]:
         maps = [lift(fn, n_s, n_theta, mask) for fn in maps]
         n_s, n_theta = 2 * n_s, n_theta + sum(mask)
@@ -114,7 +145,8 @@ def branches(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> list[Callable
 
 
 def _choose(row: RowData, cases: list[Callable], *operands: Any) -> Any:
-    return jax.lax.switch(action_of(row.kind) + 1, cases, *operands)
+    """By kind; the last one is the approach of the stop, and short excursions stop elsewhere."""
+    return jax.lax.switch(jnp.clip(row.kind, 0, len(cases) - 1), cases, *operands)
 
 
 def tangent(

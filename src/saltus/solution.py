@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .course import Course, course
-from .diagnose import algebraic
+from .diagnose import explain, state_words
 from .loop import Spec
-from .model import At
 from .readout import Tape, hide, read, read_events
 from .record import Pace
 from .results import Result, SolveError
 from .system import Instant
-from .tables import describe, describe_events
+from .tables import describe, describe_events, describe_stats
 from .trace import is_tracer
 
 
@@ -119,6 +118,9 @@ class Stats(eqx.Module):
     evaluations: Any  # of the flow
     rows: Any
     events: Any
+
+    def __repr__(self) -> str:
+        return describe_stats(self)
 
 
 class Presented:
@@ -279,59 +281,5 @@ def failure(sol: Solution) -> SolveError:
     if int(log.count):
         event = sol.names[int(log.which[-1])]
         place += f' and {int(log.count)} events, the last "{event}"'
-    detail = ""
-    if result == Result.events_accumulate:
-        gap, ratio = float(sol.pace.gap), float(sol.pace.ratio)
-        detail = f" They pile up at t = {t + gap * ratio / (1 - ratio):.10g}."
-    if result == Result.non_finite:
-        detail = " " + _culprit(sol)
-    tape = sol.tape
-    detail += algebraic(sol.spec.model, result, tape.end, tape.par())
-    text = f"{place}: {result.name}. {result.message}{detail}\nState there: {_state(sol.last)}"
+    text = f"{place}: {result.name}. {explain(sol, result)}\nState there: {state_words(sol.last)}"
     return SolveError(text, result=result, t=t, event=event, solution=sol)
-
-
-def _state(now: Instant) -> str:
-    leaves = jax.tree_util.tree_flatten_with_path(now.x)[0][:8]
-    leaves += jax.tree_util.tree_flatten_with_path(now.z)[0][:8]
-    parts = []
-    for path, leaf in leaves:
-        name = jax.tree_util.keystr(path).strip(".[]'\"") or "x"
-        value = np.asarray(leaf)
-        parts.append(f"{name} = {float(value):.6g}" if value.ndim == 0 else f"{name} = {value}")
-    return ", ".join(parts)
-
-
-def _non_finite(now: Instant) -> list[str]:
-    """The states that are not finite at the last of a row of instants."""
-    leaves = jax.tree_util.tree_flatten_with_path(now.x)[0]
-    return [
-        jax.tree_util.keystr(path).strip(".[]'\"") or "x"
-        for path, leaf in leaves
-        if not np.all(np.isfinite(np.asarray(leaf)[-1]))
-    ]
-
-
-def _culprit(sol: Solution) -> str:
-    """Which function gave the non-finite value, by evaluating each a little further on."""
-    model, tape = sol.spec.model, sol.tape
-    par = tape.par()
-    at = tape.end
-    sign = -1.0 if bool(tape.backward) else 1.0
-    log = sol.events
-    if int(log.count):
-        names = _non_finite(log.after)
-        if names and not _non_finite(log.before):
-            return f'It was the reset of event "{sol.names[int(log.which[-1])]}": {names[0]}.'
-    for h in (0.0, 1e-12, 1e-8, 1e-4, 1e-2, 1.0):
-        k = model.flow(at, par)
-        w = tuple(v + sign * h * d for v, d in zip(at.w, k, strict=False)) + at.w[model.moving :]
-        here = At(at.tau + sign * h, w, at.i, at.z)
-        names = [f"flow of {n or 'x'}" for n in model.x.names()]
-        names += [f"rate of {n or 'the integral'}" for n in model.q.names()]
-        names += [f'guard of event "{a.name}"' for a in model.guards]
-        values = (*model.flow(here, par), *model.guard_values(here, par))
-        for name, value in zip(names, values, strict=True):
-            if not np.all(np.isfinite(np.asarray(value))):
-                return f"It was the {name}."
-    return "The state itself overflowed."

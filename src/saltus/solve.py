@@ -18,16 +18,17 @@ from .leaves import Leaves
 from .loop import Spec
 from .methods import Method, Radau5, Tsit5
 from .model import At, Model, Par
-from .primitives import replay
+from .primitives import Recorded, replay
 from .probe import current_probe
 from .projection import projected
-from .readout import TAYLOR, Tape, read, read_end
+from .readout import TAYLOR, Tape, read, read_end, read_visits
 from .record import Knobs
 from .results import Result
 from .simulate import Outcome, simulate
 from .solution import Solution, Stats, failure
 from .system import HybridSystem, Instant
 from .trace import is_tracer, under_jit
+from .visits import Visits, visit
 
 ROWS_IN_JIT = 4096
 EVENTS_IN_JIT = 256
@@ -67,8 +68,8 @@ def solve(
     log_size = EVENTS_IN_JIT if max_events is None else _count("max_events", max_events)
     knobs = _knobs(model, method, max_steps, max_events)
     outcome = simulate(spec, at, par, knobs, capacity)
-    tape = _tape(spec, outcome, at, par)
-    sol = _solution(system, spec, tape, outcome, ts, log_size)
+    tape, visits = _tape(spec, outcome, at, par, ts)
+    sol = _solution(system, spec, tape, outcome, ts, visits, log_size)
     concrete = not is_tracer(sol.result)
     if throw and concrete and np.any(np.asarray(sol.result) > int(Result.terminated)):
         raise failure(sol)
@@ -224,6 +225,7 @@ def _knobs(model: Model, method: Method, max_steps: int | None, max_events: int 
         ),
         max_steps=jnp.asarray(many if max_steps is None else max_steps, jnp.int32),
         max_events=jnp.asarray(events if max_events is None else max_events, jnp.int32),
+        asked=1.0 / ratio,
     )
 
 
@@ -238,41 +240,55 @@ def _absolute(model: Model, atol: Any) -> Leaves:
         given = [_array(v) for v in leaves]
         rest = functools.reduce(jnp.minimum, [jnp.min(v) for v in given])
         return (*given, *([rest] * (model.moving - model.nx + model.n_z)))
-    if len(leaves) != 1:
+    if len(leaves) != 1 or leaves[0] is not atol:
         raise ValueError(
             "method: atol has a structure different from x; give a number, or one entry per state."
         )
     return (_array(leaves[0]),) * (model.moving + model.n_z)
 
 
-def _tape(spec: Spec, outcome: Outcome, at: At, par: Par) -> Tape:
-    """The recorded rows as differentiable functions of the start and of the parameters."""
-    rows = outcome.rows
-    n = outcome.counts.rows
-    end = outcome.end
-    (tau, *w), (end_tau, *end_w) = replay(
-        spec,
+def _tape(spec: Spec, outcome: Outcome, at: At, par: Par, ts: Any) -> tuple[Tape, Visits | None]:
+    """The recorded rows, and the states at save times, as functions of start and parameters."""
+    rows, n, end = outcome.rows, outcome.counts.rows, outcome.end
+    recorded = Recorded(
         (rows.tau, *rows.w),
         (rows.h, rows.kind, *rows.member, *rows.i, *rows.z, *rows.aux),
         (n, par.backward, *par.iota),
         (end.tau, *end.w),
-        par.theta,
-        (at.tau, *at.w),
     )
+    theta, visits = par.theta, None
+    if ts is not None and ts.size and not spec.stepper.light(spec.model):
+        visits = visit(spec, rows, n, end, par, ts)
+        theta = (*theta, ts)
+        where = (visits.row, visits.which, visits.short, *visits.aux)
+        recorded = recorded._replace(visits=where, reads=(visits.at.tau, *visits.at.w))
+    (tau, *w), (end_tau, *end_w), reads = replay(spec, recorded, theta, (at.tau, *at.w))
+    if visits is not None:
+        visits = visits._replace(at=visits.at._replace(tau=reads[0], w=tuple(reads[1:])))
     last = At(end_tau, tuple(end_w), end.i, end.z)
     noted = jax.lax.stop_gradient((rows.z, rows.aux))
-    return Tape(tau, tuple(w), rows.i, rows.h, rows.kind, rows.member, n, last, *par, *noted)
+    tape = Tape(tau, tuple(w), rows.i, rows.h, rows.kind, rows.member, n, last, *par, *noted)
+    return tape, visits
 
 
 def _solution(
-    system: HybridSystem, spec: Spec, tape: Tape, outcome: Outcome, ts: Any, log_size: int
+    system: HybridSystem,
+    spec: Spec,
+    tape: Tape,
+    outcome: Outcome,
+    ts: Any,
+    visits: Visits | None,
+    log_size: int,
 ) -> Solution:
     ok = outcome.code <= int(Result.terminated)
     last, (final, integral, y) = read_end(spec, tape, ok)
     if system.adapt_back is not None:
         last, final = system.adapt_back(last), system.adapt_back(final)
     t, reached = final.t, ok
-    if ts is not None:
+    if visits is not None:
+        t = ts
+        y, reached = read_visits(spec, visits, tape.par())
+    elif ts is not None:
         t = ts
         y, reached = read(spec, tape, ts, "right")
     counts = outcome.counts

@@ -107,6 +107,33 @@ class Pattern:
         return jnp.sum(entries * take(vector, columns), 1)
 
 
+def missing(pattern: Pattern, fn: Callable, y: Any) -> tuple[int, int, float] | None:
+    """An entry of the Jacobian of `fn` at `y` that a pattern leaves out: row, column, value.
+
+    Seen by a product with a random vector, so it costs little where the pattern is right."""
+    direction = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.5, pattern.size), y.dtype)
+
+    @jax.jit
+    def products(y: Any) -> tuple[Any, Any, Any]:
+        exact = jax.jvp(fn, (y,), (direction,))[1]
+        values = pattern.values(fn, y)
+        room = pattern.multiply(jnp.abs(values), direction)
+        return exact, pattern.multiply(values, direction), room
+
+    exact, sparse, room = map(np.asarray, products(y))
+    wrong = np.abs(exact - sparse) > 1e-9 * (room + np.abs(exact))
+    inside = pattern.matrix
+    pull = jax.vjp(fn, y)[1] if wrong.any() else None
+    for row in np.flatnonzero(wrong):
+        whole = np.asarray(pull(jnp.zeros_like(y).at[row].set(1.0))[0])  # type: ignore[misc]
+        out = np.abs(whole) > 1e-12 * np.abs(whole).max()
+        out &= ~inside[[row], :].toarray().ravel()
+        if out.any():
+            column = int(np.argmax(out))
+            return int(row), column, float(whole[column])
+    return None
+
+
 @dataclass(frozen=True)
 class Colours:
     """Columns of one group share no row (`by_rows`: rows share no column), so that one derivative

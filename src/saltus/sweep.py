@@ -1,4 +1,4 @@
-"""Tangent and adjoint sweeps over the recorded rows.
+"""Tangent and adjoint sweeps over the recorded rows (walk.py has those with save times).
 
 Nothing here decides anything: it computes over rows that were decided before. The cost is
 proportional to the rows used, never to the buffer, with and without lanes.
@@ -6,6 +6,7 @@ proportional to the rows used, never to the buffer, with and without lanes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,8 +25,10 @@ class Sizes(NamedTuple):
     rows: int  # other rows: h, kind, member, i
     fixed: int  # n, iota, backward
     theta: int
+    visits: int  # excursions to save times: their rows, places, kinds, aux
     first: int  # tape: s0; linear: ds0; adjoint: cotangents of all rows, if there are any
     second: int  # tape: ends; linear: dtheta of the last mask; adjoint: cotangents of the ends
+    third: int  # tape: states at save times; adjoint: their cotangents
 
 
 class Sweep(NamedTuple):
@@ -35,21 +38,24 @@ class Sweep(NamedTuple):
     masks: tuple[Mask, ...]
     levels: tuple[Level, ...]
     rows_used: bool = True  # adjoint: whether rows other than the last have cotangents
+    reads: bool = False  # whether there are excursions to save times
 
     def sizes(self, kind: str) -> Sizes:
         """For `kind` tape, linear or adjoint."""
         m = self.spec.model
-        states, theta = 1 + m.n_w, m.n_theta
+        states, theta = 1 + m.n_w, m.n_theta + self.reads
         for mask in self.masks[:-1]:
             states, theta = 2 * states, theta + sum(mask)
         first = states if self.rows_used or kind != "adjoint" else 0
         second = sum(self.masks[-1]) if kind == "linear" else states
-        noted = m.n_z + len(self.spec.stepper.aux(m))
-        rows = 2 + m.families + m.n_i + noted
-        return Sizes(states, rows, 2 + m.n_iota, theta, first, second)
+        aux = len(self.spec.stepper.aux(m))
+        rows = 2 + m.families + m.n_i + m.n_z + aux
+        visits = 3 + aux if self.reads else 0
+        third = states if self.reads and kind != "linear" else 0
+        return Sizes(states, rows, 2 + m.n_iota, theta, visits, first, second, third)
 
 
-def cut(args: Any, sizes: Sizes) -> list[list]:
+def cut(args: Any, sizes: Sequence[int]) -> list[list]:
     out, k = [], 0
     for size in sizes:
         out.append(list(args[k : k + size]))
@@ -62,12 +68,14 @@ def row_flags(sizes: Sizes, kind: str) -> list[bool]:
     return [
         *[True] * (sizes.states + sizes.rows),
         *[False] * (sizes.fixed + sizes.theta),
+        *[True] * sizes.visits,
         *[kind == "adjoint"] * sizes.first,
         *[False] * sizes.second,
+        *[True] * sizes.third,
     ]
 
 
-def _row_data(sweep: Sweep, rows: list, fixed: list) -> RowData:
+def row_data(sweep: Sweep, rows: list, fixed: list) -> RowData:
     families = sweep.spec.model.families
     member = rows[2] if families else jnp.zeros((), jnp.int32)
     model = sweep.spec.model
@@ -77,15 +85,15 @@ def _row_data(sweep: Sweep, rows: list, fixed: list) -> RowData:
     return RowData(rows[0], rows[1].astype(jnp.int32), member, i, z, aux, iota, fixed[1])
 
 
-def _at(array: Any, k: Any) -> Any:
+def at(array: Any, k: Any) -> Any:
     return jax.lax.dynamic_index_in_dim(array, k, 0, keepdims=False)
 
 
-def _put(array: Any, value: Any, k: Any) -> Any:
+def put(array: Any, value: Any, k: Any) -> Any:
     return jax.lax.dynamic_update_index_in_dim(array, value.astype(array.dtype), k, 0)
 
 
-def _wide(value: Any, position: int, shape: tuple[int, ...], levels: tuple[Level, ...]) -> Any:
+def wide(value: Any, position: int, shape: tuple[int, ...], levels: tuple[Level, ...]) -> Any:
     """A flat argument broadcast to all lanes."""
     have = [lv[position] for lv in reversed(levels)]
     if all(have):
@@ -96,18 +104,27 @@ def _wide(value: Any, position: int, shape: tuple[int, ...], levels: tuple[Level
     return jnp.broadcast_to(jnp.reshape(value, (*middle, *leaf)), (*shape, *leaf))
 
 
+def no_gradient(sweep: Sweep, theta: list, first: int, shape: tuple[int, ...]) -> Leaves:
+    """Zeros for every parameter that is differentiated."""
+    return tuple(
+        jnp.zeros((*shape, *v.shape[sum(lv[first + k] for lv in sweep.levels) :]), v.dtype)
+        for k, (v, used) in enumerate(zip(theta, sweep.masks[-1], strict=True))
+        if used
+    )
+
+
 def tangent_sweep(sweep: Sweep, *args: Any) -> list:
     """ds_{k+1} = J F (s_k, theta) (ds_k, dtheta) (M9): all rows of ds, and its end."""
     sizes = sweep.sizes("linear")
     flags = row_flags(sizes, "linear")
-    states, rows, fixed, theta, ds0, dtheta = cut(args, sizes)
+    states, rows, fixed, theta, _, ds0, dtheta, _ = cut(args, sizes)
     shape = lane_shape(args, flags, sweep.levels)
-    first = sum(sizes[:4])
-    ds0 = [_wide(v, first + j, shape, sweep.levels) for j, v in enumerate(ds0)]
+    first = sum(sizes[:5])
+    ds0 = [wide(v, first + j, shape, sweep.levels) for j, v in enumerate(ds0)]
 
     def lane(ds: Leaves, flat: list) -> Leaves:
-        states, rows, fixed, theta, _, dtheta = cut(flat[1:], sizes._replace(first=0))
-        row = _row_data(sweep, rows, fixed)
+        states, rows, fixed, theta, _, _, dtheta, _ = cut(flat[1:], sizes._replace(first=0))
+        row = row_data(sweep, rows, fixed)
         new = tangent(sweep.spec, sweep.masks, row, tuple(states), tuple(theta), ds, tuple(dtheta))
         if not sweep.levels:
             return new
@@ -119,13 +136,13 @@ def tangent_sweep(sweep: Sweep, *args: Any) -> list:
 
     def body(state: tuple) -> tuple:
         k, ds, out = state
-        here = [_at(v, k) for v in (*states, *rows)]
+        here = [at(v, k) for v in (*states, *rows)]
         ds = step(ds, [k, *here, *fixed, *theta, *dtheta])
-        return k + 1, ds, tuple(_put(o, v, k + 1) for o, v in zip(out, ds, strict=True))
+        return k + 1, ds, tuple(put(o, v, k + 1) for o, v in zip(out, ds, strict=True))
 
     last = jnp.max(fixed[0])
     out = tuple(
-        _put(jnp.zeros((states[0].shape[0], *v.shape), v.dtype), v, jnp.zeros_like(last))
+        put(jnp.zeros((states[0].shape[0], *v.shape), v.dtype), v, jnp.zeros_like(last))
         for v in ds0
     )
     state = (jnp.zeros_like(last), tuple(ds0), out)
@@ -137,35 +154,30 @@ def adjoint_sweep(sweep: Sweep, *args: Any) -> list:
     """lam_k = c_k + J_s F^T lam_{k+1}, mu = sum J_theta F^T lam_{k+1} (M10): (lam_0, mu)."""
     sizes = sweep.sizes("adjoint")
     flags = row_flags(sizes, "adjoint")
-    states, rows, fixed, theta, cots, ends = cut(args, sizes)
+    states, rows, fixed, theta, _, cots, ends, _ = cut(args, sizes)
     shape = lane_shape(args, flags, sweep.levels)
-    base = sum(sizes[:5])
-    lam = tuple(_wide(v, base + j, shape, sweep.levels) for j, v in enumerate(ends))
-    places = range(sum(sizes[:3]), sum(sizes[:4]))
-    mu = tuple(
-        jnp.zeros((*shape, *v.shape[sum(lv[k] for lv in sweep.levels) :]), v.dtype)
-        for v, k, used in zip(theta, places, sweep.masks[-1], strict=True)
-        if used
-    )
+    base = sum(sizes[:6])
+    lam = tuple(wide(v, base + j, shape, sweep.levels) for j, v in enumerate(ends))
+    mu = no_gradient(sweep, theta, sum(sizes[:3]), shape)
 
     def lane(state: tuple, flat: list) -> tuple:
         lam, mu = state
-        states, rows, fixed, theta, cots, _ = cut(flat[1:], sizes._replace(second=0))
-        row = _row_data(sweep, rows, fixed)
+        states, rows, fixed, theta, _, cots, _, _ = cut(flat[1:], sizes._replace(second=0))
+        row = row_data(sweep, rows, fixed)
         ds, dtheta = cotangent(sweep.spec, sweep.masks, row, tuple(states), tuple(theta), lam)
         k, n = flat[0], fixed[0]
         if sweep.levels or cots:  # lanes end at different rows
             ds = tuple(jnp.where(k < n, a, b) for a, b in zip(ds, lam, strict=True))
             dtheta = tuple(jnp.where(k < n, d, 0.0) for d in dtheta)
             cots = [jnp.where(k <= n, c, 0.0) for c in cots]
-        return _add(ds, cots) if cots else ds, _add(mu, dtheta)
+        return add(ds, cots) if cots else ds, add(mu, dtheta)
 
     step = nest(lane, [(False, *lv[:base]) for lv in sweep.levels])
 
     def body(state: tuple) -> tuple:
         k, carry = state
-        here = [_at(v, k) for v in (*states, *rows)]
-        now = [_at(v, k) for v in cots]
+        here = [at(v, k) for v in (*states, *rows)]
+        now = [at(v, k) for v in cots]
         return k - 1, step(carry, [k, *here, *fixed, *theta, *now])
 
     last = jnp.max(fixed[0])
@@ -174,7 +186,7 @@ def adjoint_sweep(sweep: Sweep, *args: Any) -> list:
     return [*lam, *mu]
 
 
-def _add(a: Any, b: Any) -> Leaves:
+def add(a: Any, b: Any) -> Leaves:
     return tuple(u + v for u, v in zip(a, b, strict=True))
 
 
@@ -183,7 +195,7 @@ def result_shapes(sweep: Sweep, kind: str, avals: Any) -> list[tuple[tuple[int, 
     sizes = sweep.sizes(kind)
     flags = row_flags(sizes, kind)
     lanes = lane_shape(avals, flags, sweep.levels)
-    states, _, _, theta, _, _ = cut(list(enumerate(avals)), sizes)
+    states, _, _, theta, *_ = cut(list(enumerate(avals)), sizes)
 
     def leaf(k: int, aval: Any) -> tuple[int, ...]:
         return aval.shape[flags[k] + sum(level[k] for level in sweep.levels) :]
@@ -191,6 +203,10 @@ def result_shapes(sweep: Sweep, kind: str, avals: Any) -> list[tuple[tuple[int, 
     ends = [((*lanes, *leaf(k, v)), v.dtype) for k, v in states]
     if kind == "linear":
         size = states[0][1].shape[0]
-        return [*(((size, *shape), dtype) for shape, dtype in ends), *ends]
+        out = [*(((size, *shape), dtype) for shape, dtype in ends), *ends]
+        if sweep.reads:
+            times = avals[sum(sizes[:4])].shape[0]
+            out += [((times, *shape), dtype) for shape, dtype in ends]
+        return out
     used = [kv for kv, m in zip(theta, sweep.masks[-1], strict=True) if m]
     return [*ends, *(((*lanes, *leaf(k, v)), v.dtype) for k, v in used)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import equinox as eqx
 import numpy as np
 
+from .leaves import picture
 from .trace import is_tracer
 
 Direction = Literal["falling", "rising", "either"]
@@ -63,6 +65,33 @@ def _values(tree: Any) -> str:
     if not (np.issubdtype(dtype, np.number) or np.issubdtype(dtype, np.bool_)):
         return eqx.tree_pformat(tree)
     return np.array2string(np.asarray(tree), precision=8, separator=", ")
+
+
+WRONG_ARITY = re.compile(r"takes .*positional argument|missing \d+ required positional")
+
+
+def called(owner: str, fn: Callable, now: Instant, p: Any) -> Any:
+    """`fn(now, p)`; mistakes in names and arguments are reported with the function's own name."""
+    try:
+        return fn(now, p)
+    except (KeyError, AttributeError) as error:
+        what = f"it reads {error}, which is not there" if isinstance(error, KeyError) else error
+        raise ValueError(f"{owner}: {what}. {_names(now, p)}") from error
+    except TypeError as error:
+        if WRONG_ARITY.search(str(error)):
+            raise TypeError(
+                f"{owner}: {error}. Model functions are called with (now, p): write "
+                "lambda now, p: ..., also where p is not used."
+            ) from error
+        if "'NoneType' object" in str(error):
+            raise TypeError(f"{owner}: {error}. {_names(now, p)}") from error
+        raise
+
+
+def _names(now: Instant, p: Any) -> str:
+    fields = [(k, getattr(now, k)) for k in ("x", "z", "d", "u", "dx")]
+    shown = [f"now.{k} is {picture(v)}" for k, v in fields if v is not None or k in "xz"]
+    return f"There, {', '.join(shown)}, and p is {picture(p)}."
 
 
 def _callable(owner: str, field: str, value: Any, optional: bool = False) -> None:
@@ -189,6 +218,7 @@ class HybridSystem:
     pinned: Callable | None = dataclasses.field(default=None, repr=False)
     adapt_start: Callable | None = dataclasses.field(default=None, repr=False)
     adapt_back: Callable | None = dataclasses.field(default=None, repr=False)
+    check_start: Callable | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         _callable("HybridSystem", "flow", self.flow)

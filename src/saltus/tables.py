@@ -14,6 +14,7 @@ from .trace import is_tracer
 SHOWN = 8  # quantities in a summary
 LINES = 20  # events in a log
 SMALL = 3  # entries of an array that are written out in a log
+SMALL_Z = 4  # algebraic states that a log shows
 
 
 def path_name(path: Sequence[Any]) -> str:
@@ -149,6 +150,15 @@ def _steps(sol: Any) -> str:
     return f"{steps}, {rejected} of them rejected; {flows} evaluations of the flow"
 
 
+def describe_stats(stats: Any) -> str:
+    """What `print(sol.stats)` shows."""
+    names = ("steps", "rejected", "evaluations", "rows", "events")
+    values = [getattr(stats, name) for name in names]
+    if is_traced(values):
+        return f"Stats, traced: {', '.join(names)}"
+    return f"Stats({', '.join(f'{k}={_range(v)}' for k, v in zip(names, values, strict=True))})"
+
+
 def _count(sol: Any) -> str:
     total = _range(sol.stats.events)
     if np.ndim(sol.result) or total == "0":
@@ -206,8 +216,20 @@ def describe_events(log: Any) -> str:
 
 
 def _columns(log: Any) -> list[str]:
-    names = [label(name, log.units) for name in named(log.before.x, "x")][:SHOWN]
+    names = [label(name, log.units) for name in _shown(log.before)]
     return [*names, *(["mode"] if log.modes else [])]
+
+
+def _shown(now: Any) -> dict[str, Any]:
+    """The states of an instant that the log shows: x, and z where it is small."""
+    x, z = dict(list(named(now.x, "x").items())[:SHOWN]), algebraic_names(now)
+    return {**x, **z} if len(z) <= SMALL_Z else x
+
+
+def algebraic_names(now: Any) -> dict[str, Any]:
+    """The algebraic states by name; `z.v` where x has a `v`, too."""
+    taken = named(now.x, "x")
+    return {f"z.{k}" if k in taken else k: v for k, v in named(now.z, "z").items()}
 
 
 def event_name(log: Any, k: int) -> str:
@@ -220,8 +242,8 @@ def event_name(log: Any, k: int) -> str:
 def event_row(log: Any, k: int, decimals: int) -> list[str]:
     """One line of the log; values that jump show both sides."""
     cells = [f"{float(log.t[k]):.{decimals}f}", event_name(log, k)]
-    before, after = named(log.before.x, "x"), named(log.after.x, "x")
-    for name in list(before)[:SHOWN]:
+    before, after = _shown(log.before), _shown(log.after)
+    for name in before:
         cells.append(_change(np.asarray(before[name][k]), np.asarray(after[name][k])))
     if log.modes:
         a, b = (log.modes[int(now.mode[k])] for now in (log.before, log.after))

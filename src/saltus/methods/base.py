@@ -5,7 +5,8 @@ give the stepper, a frozen and hashable object:
 
 - `attempt`: one step of the simulation, with error estimate and a look at its middle;
 - `row`: the same step as a smooth function of its start, with frozen length and what was recorded;
-- `reach`: the step map over another length, for values inside a row.
+- `redo`: a step of another length from the start of a row, and what `row` needs for it;
+- `reach`: the same as a smooth function, for values inside a row.
 """
 
 from __future__ import annotations
@@ -53,6 +54,15 @@ class Stepper(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def shortest(self) -> float:
+        """Steps shorter than this part of a row are better replaced by a Taylor polynomial."""
+        ...
+
+    def light(self, model: Model) -> bool:
+        """Whether a step is so little work that many of them are best done side by side."""
+        ...
+
     def steady(self, model: Model) -> bool:
         """Whether small increases of the step size should be left out."""
         ...
@@ -74,6 +84,10 @@ class Stepper(Protocol):
         ...
 
     def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At: ...
+
+    def redo(
+        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
+    ) -> tuple[At, Leaves]: ...
 
     def reach(
         self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
@@ -103,10 +117,18 @@ class Method(eqx.Module):
     def __check_init__(self):
         for name in ("rtol", "atol"):
             value = getattr(self, name)
-            if isinstance(value, int | float) and not value >= 0:
+            if isinstance(value, str) or (isinstance(value, int | float) and not value >= 0):
                 raise ValueError(
                     f"{type(self).__name__}: {name} is {value}, expected a number >= 0."
                 )
+        pair = (self.rtol, self.atol)
+        if all(isinstance(v, int | float) and v == 0 for v in pair) and isinstance(
+            self.control, PI
+        ):
+            raise ValueError(
+                f"{type(self).__name__}: rtol and atol are both 0, which no step can meet. "
+                "Write rtol=1e-10, or control=saltus.Fixed(h)."
+            )
         if not isinstance(self.control, PI | Fixed):
             raise TypeError(
                 f"{type(self).__name__}: control is {self.control!r}, expected saltus.PI() or "

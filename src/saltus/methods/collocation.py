@@ -62,8 +62,8 @@ class Collocation(NamedTuple):
             out = [add((1.0, y), (-1.0, d)) for y, d in zip(out, change, strict=True)]
         return self.end(out)
 
-    def solved(self, guess: list[Vec], degree: int) -> At:
-        """The same from a guess: Newton with the Jacobian at the guess, then at the root."""
+    def root(self, guess: list[Vec]) -> list[Vec]:
+        """The stages: Newton with the Jacobian at the guess; no derivatives."""
         calm = self._replace(
             field=Field(self.field.model, still(self.field.par), still(self.field.at)),
             h=still(self.h),
@@ -80,8 +80,7 @@ class Collocation(NamedTuple):
             return k + 1, new, done, size
 
         first = (jnp.zeros((), jnp.int32), guess, jnp.zeros((), bool), jnp.full((), jnp.inf))
-        root = jax.lax.while_loop(lambda s: (s[0] < CHORDS) & ~s[2], iterate, first)[1]
-        return self.attached(still(root), degree, compact=True)
+        return still(jax.lax.while_loop(lambda s: (s[0] < CHORDS) & ~s[2], iterate, first)[1])
 
     def end(self, stages: list[Vec]) -> At:
         """The state at the last stage, with the integrals."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..consistent import determined, solved
+from ..consistent import attached, determined, solved
 from ..leaves import Leaves, combine, rms
 from ..model import At, Model, Par
 from . import tableaus
@@ -16,6 +16,7 @@ from .base import Goal, Method, Trial, scales
 from .tableaus import Tableau
 
 Flow = Callable[[Any, Leaves], Leaves]
+LIGHT = 24  # operations of a flow; beyond, steps side by side take long to compile
 
 
 class Explicit(Method):
@@ -57,6 +58,7 @@ class Dopri8(Explicit):
 @dataclasses.dataclass(frozen=True)
 class ExplicitStepper:
     tableau: Tableau
+    shortest: float = 0.0
 
     @property
     def order(self) -> int:
@@ -70,6 +72,10 @@ class ExplicitStepper:
     def name(self) -> str:
         return self.tableau.name
 
+    def light(self, model: Model) -> bool:
+        operations = len(model.flow_fn.traced.jaxpr.eqns)
+        return model.constraint is None and operations <= LIGHT
+
     def steady(self, model: Model) -> bool:
         return False
 
@@ -77,7 +83,10 @@ class ExplicitStepper:
         return ()
 
     def aux(self, model: Model) -> Leaves:
-        return ()
+        """The algebraic states at all stages but the first and the last."""
+        if model.constraint is None:
+            return ()
+        return tuple(jnp.zeros(s) for s in model.constraint.shapes) * (self.tableau.stages - 2)
 
     def accepted(self, memory: tuple) -> tuple:
         return memory
@@ -86,49 +95,74 @@ class ExplicitStepper:
         self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Any, memory: tuple
     ) -> Trial:
         tab, m = self.tableau, model.moving
-        seek = _Seeker(model, par, at, None)
+        seek = _Seeker(model, par, at)
         x = at.w[:m]
         end, ks = full_step(tab, seek.flow, at.tau, x, h, k)
         error = error_norm(tab, x, end, h, ks, goal)
-        last = At(at.tau + h, (*end, *at.w[m:]), at.i, seek.z)
+        *inside, z = seek.found
+        last = At(at.tau + h, (*end, *at.w[m:]), at.i, z)
         x_mid, k_mid = middle(tab, x, h, ks)
         mid = At(at.tau + 0.5 * h, (*x_mid, *at.w[m:]), at.i, at.z)
         if model.constraint is not None and any(model.constraint.seen):
             mid = solved(model, mid, par)[0]
         count = jnp.full((), tab.stages - 1, jnp.int32)
-        return Trial(last, ks[-1], error, mid, k_mid, (), (), jnp.ones((), bool), count)
+        aux = tuple(v for z in inside for v in z)
+        return Trial(last, ks[-1], error, mid, k_mid, aux, (), jnp.ones((), bool), count)
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
         return aux
 
     def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
-        m = model.moving
-        seek = _Seeker(model, par, at, degree)
-        end = step(self.tableau, seek.flow, at.tau, at.w[:m], h)
-        return At(at.tau + h, (*end, *at.w[m:]), at.i, seek.z)
+        n = model.n_z
+        known = [at.z, *(aux[k : k + n] for k in range(0, len(aux), n or 1))]
+        return self._end(at, h, _Recorded(model, par, at, degree, known))
+
+    def redo(
+        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
+    ) -> tuple[At, Leaves]:
+        seek = _Seeker(model, par, at)
+        end = self._end(at, h, seek)
+        return end, tuple(v for z in seek.found[1:] for v in z)
 
     def reach(
         self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
     ) -> At:
-        return self.row(model, par, at, h, aux, degree)
+        return self._end(at, h, _Seeker(model, par, at, degree))
+
+    def _end(self, at: At, h: Any, along: _Seeker) -> At:
+        m = along.model.moving
+        end = step(self.tableau, along.flow, at.tau, at.w[:m], h)
+        return At(at.tau + h, (*end, *at.w[m:]), at.i, along.found[-1])
 
 
 class _Seeker:
     """The flow as a function of time and moving leaves; z is found from where it was last."""
 
-    def __init__(self, model: Model, par: Par, at: At, degree: int | None):
+    def __init__(self, model: Model, par: Par, at: At, degree: int = 0):
         self.model, self.par, self.at, self.degree = model, par, at, degree
-        self.z = at.z
+        self.found: list[Leaves] = []
 
     def flow(self, s: Any, moving: Leaves) -> Leaves:
         model, par, at = self.model, self.par, self.at
-        here = At(s, (*moving, *at.w[model.moving :]), at.i, self.z)
-        if self.degree is None:
-            here = solved(model, here, par)[0]
-        else:
-            here = determined(model, here, par, self.degree)
-        self.z = here.z
+        guess = self.found[-1] if self.found else at.z
+        here = self.state(At(s, (*moving, *at.w[model.moving :]), at.i, guess))
+        self.found.append(here.z)
         return model.flow(here, par)
+
+    def state(self, here: At) -> At:
+        return determined(self.model, here, self.par, self.degree)
+
+
+class _Recorded(_Seeker):
+    """The same where the algebraic states of all stages are known."""
+
+    def __init__(self, model: Model, par: Par, at: At, degree: int, known: list[Leaves]):
+        super().__init__(model, par, at, degree)
+        self.known = known
+
+    def state(self, here: At) -> At:
+        z = self.known[len(self.found)] if self.model.n_z else ()
+        return attached(self.model, here._replace(z=z), self.par, self.degree)
 
 
 def stages(tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, k1: Leaves) -> list[Leaves]:

@@ -80,7 +80,7 @@ class Radau5(Method):
 
     def tolerance(self, rtol: Any) -> Any:
         # The estimate has order 3, the solution order 5.
-        return 0.1 * rtol ** (2.0 / 3.0)
+        return 0.01 * rtol ** (2.0 / 3.0)
 
 
 class Memory(NamedTuple):
@@ -109,6 +109,10 @@ class RadauStepper:
     name: str = "Radau5"
     order: int = 5
     error_order: int = 4
+    shortest: float = 1e-6
+
+    def light(self, model: Model) -> bool:
+        return False
 
     def steady(self, model: Model) -> bool:
         return reuse.worthwhile(unknowns(model))
@@ -177,28 +181,40 @@ class RadauStepper:
         field = Field(model, par, at)
         return Collocation(field, A, C, h).attached(_stages(aux), degree, compact=degree > 1)
 
+    def redo(
+        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
+    ) -> tuple[At, Leaves]:
+        step = Collocation(Field(model, par, at), A, C, h)
+        root = step.root(_guess(step.field, h, aux, length))
+        return step.end(root), tuple(v for vec in root for v in vec)
+
     def reach(
         self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
     ) -> At:
         """The step map over `h` where the row was of this `length`; a Taylor map if it is short."""
         size = jnp.abs(length)
-        short = jnp.abs(h) <= 1e-6 * size + 1e-300
+        short = (jnp.abs(h) <= self.shortest * size) | (size == 0)
         whole = jnp.where(size > 0, length, 1.0)
         safe = jnp.where(short, whole, h)
         calm = jax.tree.map(
             lambda v: jnp.where(short, jax.lax.stop_gradient(v), v), (at, par.theta)
         )
         field = Field(model, par._replace(theta=calm[1]), calm[0])
-        y = still(field.start())
-        inc = [add((1.0, s), (-1.0, y)) for s in still(_stages(aux))]
-        ratio = still(safe / whole)
-        guess = [
-            add((1.0, y), *zip(lagrange(float(c) * ratio), inc, strict=True)) for c in C
-        ]  # fmt: skip
-        long = Collocation(field, A, C, safe).solved(guess, degree)
+        step = Collocation(field, A, C, safe)
+        long = step.attached(step.root(_guess(field, safe, aux, whole)), degree, compact=True)
         brief = drift(model, at, par, jnp.where(short, h, 0.0), max(degree, 2))
-        w = tuple(jnp.where(short, a, b) for a, b in zip(brief.w, long.w, strict=True))
-        return At(at.tau + h, w, at.i, at.z if model.constraint is None else long.z)
+        w, z = jax.tree.map(
+            lambda a, b: jnp.where(short, a, b), (brief.w, brief.z), (long.w, long.z)
+        )
+        return At(at.tau + h, w, at.i, z)
+
+
+def _guess(field: Field, h: Any, aux: Leaves, length: Any) -> list[Vec]:
+    """Stages of a step of length `h`, from the polynomial of one of another length."""
+    y = still(field.start())
+    inc = [add((1.0, s), (-1.0, y)) for s in still(_stages(aux))]
+    ratio = still(h / length)
+    return [add((1.0, y), *zip(lagrange(float(c) * ratio), inc, strict=True)) for c in C]
 
 
 def _factors(model: Model) -> Any:
@@ -246,7 +262,8 @@ def _newton(
     real, pair = factors
     tau = field.at.tau
     least = 1e-12 if not goal.adaptive else None
-    wanted = jnp.maximum(1e-13 / goal.rtol, jnp.minimum(3e-3, 0.1 * jnp.sqrt(goal.rtol)))
+    floor = 1e-14 / goal.rtol  # corrections of this size are rounding
+    wanted = jnp.maximum(10 * floor, jnp.minimum(3e-3, 0.1 * jnp.sqrt(goal.rtol)))
 
     def iterate(s: _Iterate) -> _Iterate:
         z = _untransformed(s.w)
@@ -268,7 +285,8 @@ def _newton(
         size = jnp.sqrt(total / 3)
         rate = jnp.where(s.k > 0, size / s.size, s.rate)
         bound = jnp.where(rate < 1, rate / (1 - rate), jnp.inf) * size
-        done = (size == 0) | ((s.k > 0) & (bound <= wanted))
+        stuck = (s.k > 1) & (rate > 0.3) & (size <= 3e-3)  # at the rounding of the equations
+        done = (size <= floor) | ((s.k > 0) & (bound <= wanted)) | stuck
         if least is not None:
             done = (size == 0) | ((s.k > 0) & (size <= least / goal.rtol)) | (s.k >= LIMIT - 1)
         lost = ~jnp.isfinite(size) | ((s.k > 1) & (rate > 1.0) & ~done & (least is None))

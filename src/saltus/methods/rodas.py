@@ -95,6 +95,10 @@ class RodasStepper:
     name: str = "Rodas5P"
     order: int = 5
     error_order: int = 5
+    shortest: float = 0.0
+
+    def light(self, model: Model) -> bool:
+        return False
 
     def steady(self, model: Model) -> bool:
         return False
@@ -145,6 +149,11 @@ class RodasStepper:
         step = _Step(Field(model, par, at), h)
         us, qs = step.attached(degree)
         return step.state(1.0, B, us, qs)
+
+    def redo(
+        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
+    ) -> tuple[At, Leaves]:
+        return self.row(model, par, at, h, aux, 0), aux
 
     def reach(
         self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
