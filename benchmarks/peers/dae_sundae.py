@@ -120,12 +120,12 @@ def bed_solve(rtol, atol):
         out = np.stack([slopes[:, 0] - du, slopes[:, 1] - dv, zero, slopes[:, 3] - cost], axis=1)
         res[:] = out.ravel()
 
-    def event(t, y, values):
+    def event(t, y, yp, values):
         mean = np.mean(y[1::4])
         values[0] = mean - bed.HIGH if heater["on"] else bed.LOW - mean
 
     event.terminal, event.direction = [True], [1]
-    solver = IDA(
+    solver = lambda: IDA(  # a new one for every piece: one that is used again keeps its events
         residual,
         rtol=rtol,
         atol=atol,
@@ -145,7 +145,7 @@ def bed_solve(rtol, atol):
             y[2::4] = bed.coverage(y[0::4], y[1::4], a)
             _, du, dv, cost = rates(y)
             slopes = np.stack([du, dv, np.zeros(n), cost], axis=1).ravel()
-            done = check(solver.solve([t, (t + bed.END) / 2, bed.END], y, slopes))
+            done = check(solver().solve([t, (t + bed.END) / 2, bed.END], y, slopes))
             evaluations += done.nfev
             if done.t_events is None:
                 break
