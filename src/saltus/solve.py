@@ -50,13 +50,14 @@ def solve(
 ) -> Solution:
     """Simulate `system` from `start` to `t1` and return a differentiable `Solution`.
 
-    `ts` are the times at which outputs are saved (`None`: only the end). `method` is `Tsit5()` by
-    default and carries the tolerances. A failed solve raises `SolveError` with the partial solution
-    in it, or returns it if `throw=False`; inside `jit` and `vmap` it always returns, with NaN for
-    everything that was not reached (`sol.check()` raises there). `max_steps` bounds the step
-    attempts, and inside `jit` the rows of the tape; `max_events` the firings, and inside `jit`
-    the length of the event log. `repair=True` moves an inconsistent start of a DAE to the nearest
-    consistent one instead of reporting it (`saltus.consistency` says what that changes).
+    `ts` are the times at which outputs are saved (`None`: only the end). `method` carries the
+    tolerances; by default it is `Tsit5()`, and `Radau5()` for systems with a constraint. A failed
+    solve raises `SolveError` with the partial solution in it, or returns it if `throw=False`;
+    inside `jit` and `vmap` it always returns, with NaN for everything that was not reached
+    (`sol.check()` raises there). `max_steps` bounds the step attempts, and inside `jit` the rows of
+    the tape; `max_events` the firings, and inside `jit` the length of the event log. `repair=True`
+    moves an inconsistent start of a DAE to the nearest consistent one instead of reporting it
+    (`saltus.consistency` says what that changes).
     """
     method = _method(system, method)
     t1 = _number("t1", t1)
