@@ -1,11 +1,16 @@
 """Nothing is compiled twice. A compilation costs a second; a repeated call should cost nothing."""
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, solve
+from saltus.build import build, dismantle
 
 
 def make_ball(e):
@@ -102,3 +107,14 @@ def test_saving_at_other_times_compiles_nothing(compilations):
 
     f(jnp.array([0.2, 0.4]))
     assert compilations.during(lambda: f(jnp.array([0.3, 0.9]))) == 0
+
+
+def test_models_of_systems_that_are_gone_take_no_memory():
+    def model(k):
+        system = HybridSystem(lambda now, p: -k * now.x, sparsity=np.ones((1, 1), bool))
+        built = build(system, *dismantle(system, Instant(t=0.0, x=1.0), None))
+        return weakref.ref(built.model)
+
+    models = [model(float(k)) for k in range(5)]
+    gc.collect()
+    assert [m() for m in models] == [None] * 5

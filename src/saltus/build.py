@@ -54,8 +54,9 @@ class Built(NamedTuple):
 
 
 _cache: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-_models: dict[Model, Model] = {}
-_right: set[Model] = set()  # whose given sparsity was compared with the functions
+# Models live as long as the systems and the compiled programs that use them.
+_models: weakref.WeakKeyDictionary[Model, weakref.ref[Model]] = weakref.WeakKeyDictionary()
+_right: weakref.WeakSet[Model] = weakref.WeakSet()  # their given sparsity is that of the functions
 
 
 def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Parts]:
@@ -286,7 +287,7 @@ def _build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
         actions=actions, dtypes=(*(v.dtype for v in parts.x), *found["dtypes"]),
         constraint=equations, pattern=pattern,
     )  # fmt: skip
-    model = _models.setdefault(model, model)
+    model = _models.setdefault(model, weakref.ref(model))() or model
     built = Built(model, tracer.floats, tracer.others, tracer.ticking)
     if not any(map(is_tracer, (*tracer.floats, *tracer.others))):
         per_system[signature] = built
