@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from functools import cached_property
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 from hypothesis import settings
 
 import saltus
+from answers import Answers
 from dae_problems import DAE_PROBLEMS
 from ivp_testset import IVP_PROBLEMS
-from problems import PROBLEMS, Problem, problem
+from problems import PROBLEMS, problem
 
 settings.register_profile("claims", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("claims")
@@ -24,51 +22,6 @@ TIGHT = {
     "dopri5": saltus.Dopri5(rtol=1e-10, atol=1e-10),
     "dopri8": saltus.Dopri8(rtol=1e-10, atol=1e-10),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Answers:
-    """What the library says about a problem, with a method; each part is computed when first asked.
-
-    Arrays have the axes (output), (output, parameter), (output, parameter, parameter).
-    """
-
-    problem: Problem
-    method: Any
-
-    def outputs(self, p: Any) -> dict[str, Any]:
-        return self.problem.evaluate(p, method=self.method)
-
-    @cached_property
-    def solution(self) -> Any:
-        return self.problem.solve(method=self.method)
-
-    @cached_property
-    def value(self) -> dict[str, float]:
-        sol, p = self.solution, self.problem.p
-        return {y: float(output(sol, p)) for y, output in self.problem.outputs.items()}
-
-    @cached_property
-    def reverse(self) -> dict[str, np.ndarray]:
-        """Gradients by the adjoint sweep."""
-        return self._rows(jax.jacrev(self.outputs)(self.problem.p))
-
-    @cached_property
-    def forward(self) -> dict[str, np.ndarray]:
-        """Gradients by the tangent sweep."""
-        return self._rows(jax.jacfwd(self.outputs)(self.problem.p))
-
-    @cached_property
-    def hessian(self) -> dict[str, np.ndarray]:
-        """Forward over reverse."""
-        nested = jax.hessian(self.outputs)(self.problem.p)
-        names = list(self.problem.p)
-        return {
-            y: np.array([[rows[a][b] for b in names] for a in names]) for y, rows in nested.items()
-        }
-
-    def _rows(self, nested: dict) -> dict[str, np.ndarray]:
-        return {y: np.array([row[a] for a in self.problem.p]) for y, row in nested.items()}
 
 
 _answers: dict[tuple[str, str], Answers] = {}

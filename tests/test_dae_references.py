@@ -5,10 +5,9 @@ All at rtol = atol = 1e-9. The bounds are those a user may rely on: 1e-7 for val
 p is 0), relative to the largest of them, or to y itself where contributions cancel.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 import saltus
+from answers import Answers, matrices, rows
 from dae_problems import dae_problem
 from pendulums import pendulum_constraint
 from problems import Problem, data
@@ -83,43 +83,28 @@ PARTS = [
 each_part = pytest.mark.parametrize("name, method, part", PARTS)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Answers:
-    """What the library says about a problem; each part is computed when first asked."""
+class PartialAnswers(Answers):
+    """The same, but for some outputs at a time."""
 
-    problem: Problem
-    method: Any
-
-    def outputs(self, p: Any, wanted: Any) -> dict[str, Any]:
+    def some(self, p: Any, wanted: Any) -> dict[str, Any]:
         sol = self.problem.solve(p, method=self.method, max_steps=4096, max_events=32)
         return {y: f(sol, p) for y, f in self.problem.outputs.items() if y in wanted}
 
-    @cached_property
-    def solution(self) -> Any:
-        return self.problem.solve(method=self.method)
-
-    @cached_property
-    def value(self) -> dict[str, float]:
-        sol, p = self.solution, self.problem.p
-        return {y: float(output(sol, p)) for y, output in self.problem.outputs.items()}
-
-    def hessian(self, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
+    def hessian_of(self, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
         """Forward over reverse."""
-        nested = jax.jit(jax.hessian(lambda p: self.outputs(p, wanted)))(self.problem.p)
-        names = list(self.problem.p)
-        return {
-            y: np.array([[rows[a][b] for b in names] for a in names]) for y, rows in nested.items()
-        }
+        p = self.problem.p
+        return matrices(jax.jit(jax.hessian(lambda p: self.some(p, wanted)))(p), p)
 
 
-def answers(name: str, method: str = "radau5") -> Answers:
+def answers(name: str, method: str = "radau5") -> PartialAnswers:
     """The answers to a problem, shared by all tests of this file."""
     return _answers(name, method)
 
 
 @cache
-def _answers(name: str, method: str) -> Answers:
-    return Answers(dae_problem(name), getattr(saltus, METHODS[method])(rtol=1e-9, atol=1e-9))
+def _answers(name: str, method: str) -> PartialAnswers:
+    tight = getattr(saltus, METHODS[method])(rtol=1e-9, atol=1e-9)
+    return PartialAnswers(dae_problem(name), tight)
 
 
 @cache
@@ -127,7 +112,7 @@ def program(name: str, method: str, part: str) -> Callable:
     """Values, and gradients by the adjoint and by the tangent sweep, as functions of p."""
     of = answers(name, method)
     wanted = [y for y in of.problem.outputs if part_of(y) == part]
-    f = lambda p: of.outputs(p, wanted)
+    f = lambda p: of.some(p, wanted)
     return jax.jit(
         lambda p: {"value": f(p), "reverse": jax.jacrev(f)(p), "forward": jax.jacfwd(f)(p)}
     )
@@ -136,15 +121,8 @@ def program(name: str, method: str, part: str) -> Callable:
 @cache
 def gradients(name: str, method: str, part: str) -> dict[str, dict[str, np.ndarray]]:
     p = dae_problem(name).p
-    return rows(program(name, method, part)(p), list(p))
-
-
-def rows(found: dict, names: list[str]) -> dict[str, dict[str, np.ndarray]]:
-    """Gradients as vectors, in the order of the parameters."""
-    return {
-        sweep: {y: np.array([row[a] for a in names]) for y, row in found[sweep].items()}
-        for sweep in ("reverse", "forward")
-    }
+    found = program(name, method, part)(p)
+    return {sweep: rows(found[sweep], p) for sweep in ("reverse", "forward")}
 
 
 def weights(case: Problem) -> np.ndarray:
@@ -195,7 +173,7 @@ def test_the_tangent_and_the_adjoint_sweep_are_transposes(name, method, part):
 def test_hessians_agree_with_the_reference_and_are_symmetric(name, method, part):
     case, bad = dae_problem(name), {}
     wanted = tuple(y for y in case.exact.hessians if part_of(y) == part)
-    got, order = answers(name, method).hessian(wanted), list(case.p)
+    got, order = answers(name, method).hessian_of(wanted), list(case.p)
     for y in wanted:
         names, exact = case.exact.hessians[y]
         places = [order.index(a) for a in names]
@@ -216,7 +194,7 @@ def test_the_running_loss_at_the_start_of_the_paper_and_its_gradient(name):
     case = dae_problem("cauer_start")
     found = program(name, "radau5", "end")(case.p)
     assert all(error(v, case.exact.values[y]) < VALUE for y, v in found["value"].items())
-    assert gradient_errors(case, rows(found, list(case.p))["reverse"]) == {}
+    assert gradient_errors(case, rows(found["reverse"], case.p)) == {}
 
 
 @pytest.mark.slow
@@ -225,7 +203,7 @@ def test_the_sampled_losses_at_the_start_of_the_paper_and_their_gradients(name):
     case = dae_problem(name)
     found = program(name, "radau5", "samples")(case.p)
     assert all(error(v, case.exact.values[y]) < VALUE for y, v in found["value"].items())
-    assert gradient_errors(case, rows(found, list(case.p))["reverse"]) == {}
+    assert gradient_errors(case, rows(found["reverse"], case.p)) == {}
 
 
 # -- both sides of an event ---------------------------------------------------------------------
@@ -306,7 +284,7 @@ def test_the_hessian_of_the_index_2_pendulum_is_that_of_its_angle():
         return {"x(T)": p["L"] * jnp.sin(sol.final.x["a"]), "t3": sol.events.t[2]}
 
     exact = jax.hessian(by_angle)(case.p)
-    got = answers("pendulum_wall").hessian(("x(T)", "t3"))
+    got = answers("pendulum_wall").hessian_of(("x(T)", "t3"))
     for y in exact:
         matrix = np.array([[exact[y][a][b] for b in case.p] for a in case.p])
         w = np.outer(weights(case), weights(case))
