@@ -11,7 +11,6 @@ import itertools
 import json
 import sys
 import tempfile
-from pathlib import Path
 
 from harness import Row, Table, Target, in_child, measure, one_core, peak_gigabytes
 
@@ -153,10 +152,7 @@ def main():
         if wanted(name):
             run(table, tools)
 
-    table.print()
-    print("\n".join(missing))
-    if options.json:
-        table.save(Path(options.json))
+    table.finish(missing, options.json)
 
 
 if __name__ == "__main__":

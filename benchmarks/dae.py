@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 from harness import Row, Table, Target, in_child, one_core, peak_gigabytes
 
@@ -207,10 +206,7 @@ def main():
         measure(table, modules, wanted, options.memory)
         if any(module.__name__ == SOURCES["casadi"] for module in modules):
             failures(table, wanted)
-    table.print()
-    print("\n".join(missing))
-    if options.json:
-        table.save(Path(options.json))
+    table.finish(missing, options.json)
 
 
 if __name__ == "__main__":

@@ -198,6 +198,13 @@ class Table:
             if number == 0:
                 print("-" * len(text))
 
+    def finish(self, missing, path=None):
+        """The printout and what was left out; rows and targets as JSON where a path is given."""
+        self.print()
+        print("\n".join(missing))
+        if path:
+            self.save(path)
+
     def save(self, path):
         body = {
             "rows": [asdict(row) for row in self.rows.values()],
