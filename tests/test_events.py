@@ -417,6 +417,28 @@ def test_left_and_right_limits_at_an_event():
     np.testing.assert_allclose(sol.events.after.x["v"], [0.8 * impact], atol=1e-11)
 
 
+@pytest.mark.parametrize("t0", [100.0, -1e3, 1e6])
+def test_times_of_the_log_are_those_of_the_jumps_wherever_the_clock_starts(t0):
+    """t0 + tau - t0 is tau up to the rounding of t0, times the slopes here (at most 10)."""
+    sol = run(ball(), {"h": 1.0, "v": 0.0}, t0 + 2.0, t0=t0)
+    log, rounding = sol.events, 10 * np.finfo(float).eps * abs(t0)
+    np.testing.assert_allclose(sol(log.t, side="left")["v"], log.before.x["v"], atol=rounding)
+    np.testing.assert_allclose(sol(log.t)["v"], log.after.x["v"], atol=rounding)
+    saved = run(ball(), {"h": 1.0, "v": 0.0}, t0 + 2.0, t0=t0, ts=log.t)
+    np.testing.assert_allclose(saved.y["v"], log.after.x["v"], atol=rounding)
+
+
+@pytest.mark.parametrize("t0", [100.0, -1e3, 1e6])
+def test_the_time_of_the_end_can_be_read_wherever_the_clock_starts(t0):
+    system = HybridSystem(
+        flow=lambda now, p: {"h": now.x["v"], "v": -G},
+        events=[Event("floor", guard=lambda now, p: now.x["h"], terminal=True)],
+    )
+    for h in (1.0, 2.0, 3.0, 4.0):
+        sol = run(system, {"h": h, "v": 0.0}, t0 + 2.0, t0=t0)
+        np.testing.assert_allclose(sol(sol.final.t)["v"], sol.final.x["v"], rtol=1e-8)
+
+
 def unit_clock(terminal=False):
     return HybridSystem(
         flow=lambda now, p: {"u": 1.0},

@@ -78,7 +78,7 @@ def integrals(model: Model, at: At) -> Any:
 
 def state_at(spec: Spec, tape: Tape, offset: Any, side: str) -> At:
     """The state at an offset from t0: the step map from the start of its row (M15)."""
-    k = find_row(tape.tau, tape.n, tape.backward, offset, side)
+    k = find_row(tape.tau, tape.n, tape.backward, tape.theta[0], offset, side)
     return along_row(spec, tape, k, offset - tape.state(k).tau)._replace(tau=offset)
 
 
@@ -131,7 +131,7 @@ def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any]:
 
     def one(t: Any) -> tuple[Any, Any]:
         offset = t - tape.theta[0]
-        inside = within(offset, tape.end.tau, tape.backward)
+        inside = within(tape.theta[0], offset, tape.end.tau, tape.backward)
         return output(spec.model, state_at(spec, tape, offset, side), par), inside
 
     y, inside = jax.vmap(one)(ts)

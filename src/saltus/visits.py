@@ -33,11 +33,13 @@ class Visits(NamedTuple):
     reached: Any  # of each save time
 
 
-def tolerance(t: Any) -> Any:
-    return 16 * jnp.finfo(jnp.float64).eps * jnp.abs(t)
+def tolerance(t0: Any, offset: Any) -> Any:
+    """The rounding of an offset from t0 that was a sum with t0 before."""
+    t0, offset = jax.lax.stop_gradient((t0, offset))
+    return 16 * jnp.finfo(jnp.float64).eps * jnp.maximum(jnp.abs(t0), jnp.abs(offset))
 
 
-def find_row(tau: Any, n: Any, backward: Any, offset: Any, side: str) -> Any:
+def find_row(tau: Any, n: Any, backward: Any, t0: Any, offset: Any, side: str) -> Any:
     """The row that holds an offset from t0; at a jump the one after it, or before it for `left`.
 
     Times within rounding of a jump count as the jump's own.
@@ -46,7 +48,7 @@ def find_row(tau: Any, n: Any, backward: Any, offset: Any, side: str) -> Any:
     rows = jnp.arange(tau.shape[0])
     keys = jax.lax.stop_gradient(jnp.where(rows <= n, sign * tau, jnp.inf))
     where = jax.lax.stop_gradient(sign * offset)
-    tol = tolerance(where)
+    tol = tolerance(t0, where)
     if side == "right":
         k = jnp.searchsorted(keys, where + tol, side="right") - 1
     else:
@@ -54,9 +56,9 @@ def find_row(tau: Any, n: Any, backward: Any, offset: Any, side: str) -> Any:
     return jnp.clip(k, 0, n)
 
 
-def within(offset: Any, end: Any, backward: Any) -> Any:
+def within(t0: Any, offset: Any, end: Any, backward: Any) -> Any:
     """Whether an offset from t0 lies between the start and the end."""
-    sign, tol = jnp.where(backward, -1.0, 1.0), tolerance(end)
+    sign, tol = jnp.where(backward, -1.0, 1.0), tolerance(t0, end)
     return (sign * (offset - end) <= tol) & (sign * offset >= -tol)
 
 
@@ -64,9 +66,10 @@ def within(offset: Any, end: Any, backward: Any) -> Any:
 def visit(spec: Spec, rows: Rows, n: Any, end: At, par: Par, ts: Any) -> Visits:
     """Where the save times `ts` lie, and the states there; without derivatives."""
     rows, end, par, ts = jax.lax.stop_gradient((rows, end, par, ts))
-    offsets = ts - par.theta[0]
-    reached = within(offsets, end.tau, par.backward)
-    row = find_row(rows.tau, n, par.backward, offsets, "right")
+    t0 = par.theta[0]
+    offsets = ts - t0
+    reached = within(t0, offsets, end.tau, par.backward)
+    row = find_row(rows.tau, n, par.backward, t0, offsets, "right")
     row = jnp.where(reached, row, jnp.iinfo(jnp.int32).max).astype(jnp.int32)
     which = jnp.argsort(row, stable=True).astype(jnp.int32)
     row, offsets = row[which], jnp.where(reached, offsets, end.tau)[which]
@@ -74,7 +77,7 @@ def visit(spec: Spec, rows: Rows, n: Any, end: At, par: Par, ts: Any) -> Visits:
     starts = At(*jax.tree.map(pick, (rows.tau, rows.w, rows.i, rows.z)))
     h, length = offsets - starts.tau, pick(rows.h)
     whole = spec.stepper.shortest * jnp.abs(length)
-    short = (jnp.abs(h) <= whole + tolerance(offsets)) & (spec.stepper.shortest > 0)
+    short = (jnp.abs(h) <= whole + tolerance(t0, offsets)) & (spec.stepper.shortest > 0)
     elements = (starts, h, length, jax.tree.map(pick, rows.aux), short)
     at, aux = one_by_one(functools.partial(_there, spec, par), elements)
     place = jnp.argsort(which)
