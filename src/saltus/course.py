@@ -11,13 +11,14 @@ import numpy as np
 
 from .loop import Spec
 from .readout import Tape, along_row, output
-from .record import FLOW
+from .record import FLOW, is_reset
 
 
 class Course(NamedTuple):
     """Times (N, F) and outputs (N, F, ...) at F points of each of the N steps.
 
-    Steps with the same `piece` follow each other without a jump. `mode` is the automaton's.
+    Steps with the same `piece` follow each other without a jump. `mode` is the automaton's. Where
+    a solve begins or ends with a jump, the other side of it is a step of no length.
     """
 
     t: Any
@@ -31,13 +32,14 @@ def course(spec: Spec, tape: Tape, fractions: Any) -> Course:
     n = int(tape.n)
     times, values, modes = _along(spec, tape, jnp.asarray(fractions, dtype=jnp.float64))
     kinds = np.asarray(tape.kind)[:n]
-    flows = np.flatnonzero(kinds == FLOW)
-    piece = np.cumsum(kinds != FLOW)[flows]
-    if not len(flows):  # a solve of no length: its only instant
-        flows, piece = np.array([0]), np.array([0])
-    y = jax.tree.map(lambda v: np.asarray(v)[flows], values)
-    mode = None if modes is None else np.asarray(modes)[flows]
-    return Course(np.asarray(times)[flows], y, piece, mode)
+    flows, jumps = np.flatnonzero(kinds == FLOW), np.flatnonzero(is_reset(kinds))
+    before = [] if 0 in flows else [0]
+    after = [n] if len(jumps) and np.all(flows < jumps[-1]) else []
+    rows = np.concatenate([before, flows, after]).astype(int)
+    piece = np.searchsorted(jumps, rows)
+    y = jax.tree.map(lambda v: np.asarray(v)[rows], values)
+    mode = None if modes is None else np.asarray(modes)[rows]
+    return Course(np.asarray(times)[rows], y, piece, mode)
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
@@ -46,13 +48,13 @@ def _along(spec: Spec, tape: Tape, fractions: Any) -> tuple:
 
     def row(k: Any) -> tuple:
         at, end = tape.state(k), tape.state(k + 1)
+        length = jnp.where(k < tape.n, end.tau - at.tau, 0.0)
 
         def point(fraction: Any) -> tuple:
-            there = along_row(spec, tape, k, fraction * (end.tau - at.tau))
+            there = along_row(spec, tape, k, fraction * length)
             return par.theta[0] + there.tau, output(model, there, par)
 
         times, values = jax.vmap(point)(fractions)
         return times, values, at.i[model.place_mode] if model.modes else None
 
-    rows = jnp.minimum(jnp.arange(tape.kind.shape[0]), jnp.maximum(tape.n - 1, 0))
-    return jax.vmap(row)(rows)
+    return jax.vmap(row)(jnp.minimum(jnp.arange(tape.tau.shape[0]), tape.n))

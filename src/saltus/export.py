@@ -21,6 +21,7 @@ from .results import Result, SolveError
 from .solution import EventLog, Presented, Stats
 from .system import Instant
 from .tables import algebraic_names, is_traced, label, named, unit_of
+from .visits import tolerance
 
 FORMAT = 1
 NODES = 0.5 - 0.5 * np.cos(np.pi * np.arange(9) / 8)  # Chebyshev points, both ends among them
@@ -60,7 +61,7 @@ class SavedSolution(Presented):
         if np.ndim(self.result):
             lanes = [self[k](t, side) for k in range(len(self.kept))]
             return jax.tree.map(lambda *v: np.stack(v), *lanes)
-        return _interpolate(self.kept[0], np.asarray(t, dtype=float), side)
+        return _interpolate(self.kept[0], self.start, np.asarray(t, dtype=float), side)
 
     def __getitem__(self, lane: int) -> SavedSolution:
         """One solution of a batch."""
@@ -195,11 +196,11 @@ def _matrix(fractions: Any) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _interpolate(kept: Course, t: np.ndarray, side: str) -> Any:
+def _interpolate(kept: Course, start: Any, t: np.ndarray, side: str) -> Any:
     first, last = kept.t[:, 0], kept.t[:, -1]
     sign = -1.0 if last[-1] < first[0] else 1.0
     flat = t.reshape(-1)
-    slack = 16 * np.finfo(float).eps * np.abs(flat)
+    slack = np.asarray(tolerance(start, flat - start))
     if side == "right":
         row = np.searchsorted(sign * first, sign * flat + slack, side="right") - 1
     else:
