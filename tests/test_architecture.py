@@ -60,6 +60,7 @@ LAYERS = [
     "readout",
     "course",
     "tables",
+    "names",
     "diagnose",
     "solution",
     "export",
@@ -68,13 +69,17 @@ LAYERS = [
     "solve",
     "repair",
     "costates",
+    "scenario",
+    "io",
+    "estimate",
+    "report",
     "__init__",
     "demo",
     "cli",
 ]
 
 # Imports that point the other way, each made inside a function: (importer, imported).
-LAZY = {("solution", "plot"), ("solution", "export")}
+LAZY = {("solution", "plot"), ("solution", "export"), ("estimate", "report")}
 
 MAX_LINES = 400
 

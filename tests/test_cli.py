@@ -5,47 +5,51 @@ import sys
 
 import pytest
 
-from problems import data
 from saltus import cli, demo
 
 
 @pytest.fixture(scope="module")
-def report():
-    return demo.report()
+def run():
+    return demo.run()
 
 
 @pytest.fixture
-def quick(report, monkeypatch):
-    """The demo without solving anew."""
-    monkeypatch.setattr(demo, "report", lambda: report)
+def quick(run, monkeypatch):
+    """The demo without fitting anew."""
+    monkeypatch.setattr(demo, "run", lambda seed: run)
 
 
-def test_the_demo_prints_the_break_and_writes_its_picture(quick, tmp_path, capsys):
+def test_the_demo_finds_the_spring_and_writes_its_report(quick, run, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     folder = tmp_path / "made" / "here"
     assert cli.main(["demo", "--out", str(folder)]) == 0
     out = capsys.readouterr().out
-    assert "intact -> broken" in out
-    assert f"Figure: {folder / 'breaking_spring.png'}" in out
-    assert (folder / "breaking_spring.png").read_bytes().startswith(b"\x89PNG")
+    assert f"Report: {folder / 'report.html'}" in out
+    page = (folder / "report.html").read_text()
+    fit, data = run
+    for name in ("m", "k", "c"):
+        assert f"{fit[name]:.5g}"[:4] in out
+        assert f"{fit[name]:.5g}"[:4] in page
+    lines = (folder / "measurements.csv").read_text().splitlines()
+    assert lines[0] == "t [s],x [m]"
+    assert len(lines) == data["t"].size + 1
 
 
-def test_the_demos_sensitivities_are_those_of_the_reference(report):
-    _, text = report
-    exact = data("papers")["problems"]["P5"]
-    names = {"int x^2 dt": "G=int_0^5 x^2 dt"}
-    for name in demo.QUANTITIES:
-        numbers = re.search(rf"^{re.escape(name)} +(.+)$", text, re.M).group(1).split()
-        key = names.get(name, name)
-        expected = [exact["values"][key], *(exact["gradients"][key][a] for a in demo.PARAMETERS)]
-        for shown, value in zip(numbers, expected, strict=True):
-            assert float(shown) == pytest.approx(float(value), rel=6e-6)
+def test_the_demos_estimates_hold_the_truth(run):
+    fit, _ = run
+    assert fit.ok
+    assert fit.explained
+    for k, name in enumerate(fit.names):
+        assert abs(fit.values[k] - demo.TRUTH[name]) <= 3 * fit.sd[k]
+        assert abs(demo.GUESS[name] - demo.TRUTH[name]) > 3 * fit.sd[k]  # the guess was poor
+    assert fit.noise["x"] == pytest.approx(demo.NOISE, rel=0.3)
+    assert int(fit.experiments[0].solution.events.count) == 1
 
 
-def test_the_demo_without_a_figure_needs_no_matplotlib(quick, monkeypatch, capsys):
+def test_the_demo_without_a_report_needs_no_matplotlib(quick, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    assert cli.main(["demo", "--no-figure"]) == 0
-    assert "d/dm" in capsys.readouterr().out
+    assert cli.main(["demo", "--no-report"]) == 0
+    assert "95 % interval" in capsys.readouterr().out
 
 
 def test_without_matplotlib_the_demo_prints_its_tables_and_says_what_to_install(
@@ -54,7 +58,7 @@ def test_without_matplotlib_the_demo_prints_its_tables_and_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     assert cli.main(["demo", "--out", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
-    assert "d/dm" in out
+    assert "95 % interval" in out
     assert 'pip install "saltus[plot]"' in err
     assert "Traceback" not in err
 

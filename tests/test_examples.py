@@ -12,7 +12,7 @@ BEGIN = "# --- first block of the README: begin ---\n"
 END = "# --- first block of the README: end ---\n"
 
 
-LONG = ("09", "10", "11", "12", "13")  # minutes of compilation
+LONG = ("09", "10", "11", "12", "13", "14", "15", "16", "17")  # long to compile
 
 
 @pytest.mark.parametrize(

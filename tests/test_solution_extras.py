@@ -447,3 +447,26 @@ def test_a_traced_solution_says_that_numbers_are_needed(call, tmp_path):
         jax.jit(height)(0.8)
     with pytest.raises(TypeError, match="traced"):
         jax.grad(height)(0.8)
+
+
+def test_integrals_are_known_at_every_saved_time(tmp_path):
+    system = HybridSystem(
+        lambda now, p: {"x": 1.0 + 0 * now.x["x"]},
+        rate=lambda now, p: {"area": now.x["x"]},
+        events=[
+            Event(
+                "drop",
+                lambda now, p: now.x["x"] - 1.0,
+                reset=lambda now, p: now.replace(x={"x": 0.0 * now.x["x"]}),
+                direction="rising",
+            )
+        ],
+    )
+    ts = np.array([0.5, 1.0, 1.5, 2.5])
+    for method in (saltus.Tsit5(), saltus.Radau5()):
+        start = Instant(t=0.0, x={"x": 0.0})
+        sol = saltus.solve(system, start, None, 3.0, ts=ts, method=method)
+        assert np.allclose(sol.integrals["area"], [0.125, 0.5, 0.625, 1.125], atol=1e-9)
+        loaded = saltus.Solution.load(sol.save(tmp_path / "a"))
+        assert np.array_equal(loaded.integrals["area"], sol.integrals["area"])
+    assert saltus.solve(system, start, None, 3.0).integrals["area"] == pytest.approx(1.5, abs=1e-9)

@@ -11,11 +11,13 @@ from .adapters import fully_implicit, implicit_reset, remember
 from .automaton import Exit, Mode, automaton
 from .control import PI, Fixed
 from .costates import Costates, costates
+from .estimate import Experiment, Fit, LogNormal, Minimum, Normal, fit, minimise
 from .mass import mass_matrix
 from .methods import Dopri5, Dopri8, Radau5, Rodas5P, Tsit5
 from .probe import Estimate, error_estimate
 from .repair import Consistency, consistency, consistent
 from .results import Result, ReverseOverReverse, SolveError
+from .scenario import Scenario
 from .signals import Ramps, Steps
 from .solution import EventLog, Solution
 from .solve import solve
@@ -29,8 +31,9 @@ __all__ = [
     "HybridSystem", "Instant", "Event", "TimeEvent", "every", "Steps", "Ramps", "when",
     "automaton", "Mode", "Exit", "from_function",
     "fully_implicit", "mass_matrix", "implicit_reset", "remember",
-    "solve", "consistent", "consistency", "Consistency",
+    "solve", "Scenario", "consistent", "consistency", "Consistency",
     "Tsit5", "Dopri5", "Dopri8", "Radau5", "Rodas5P", "PI", "Fixed",
     "Solution", "EventLog", "costates", "Costates", "error_estimate", "Estimate",
+    "fit", "Fit", "Experiment", "Normal", "LogNormal", "minimise", "Minimum",
     "Result", "SolveError", "ReverseOverReverse",
 ]  # fmt: skip

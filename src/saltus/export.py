@@ -53,6 +53,7 @@ class SavedSolution(Presented):
     units: Any
     kept: tuple[Course, ...]  # one, or one per lane of a batch
     interpolation: dict[str, float]
+    integrals: Any = None
 
     def __call__(self, t: Any, side: str = "right") -> Any:
         """The output at any time; `side="left"` gives the limit from before a jump."""
@@ -68,8 +69,8 @@ class SavedSolution(Presented):
         if np.ndim(self.result) == 0:
             raise TypeError("this is one solution, not a batch: sol[k] is for solves under vmap.")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        arrays = ("t", "y", "reached", "integral", "final", "last", "start", "result", "stats")
-        for name in (*arrays, "events"):
+        arrays = ("t", "y", "reached", "integral", "integrals", "final", "last", "start")
+        for name in (*arrays, "result", "stats", "events"):
             fields[name] = jax.tree.map(lambda v: v[lane], fields[name])
         fields["events"] = _cut(fields["events"])
         return SavedSolution(**{**fields, "kept": (self.kept[lane],)})
@@ -114,6 +115,7 @@ def save(sol: Any, path: Any) -> Path:
             name: _encode(value, arrays)
             for name, value in {
                 "t": sol.t, "y": sol.y, "reached": sol.reached, "integral": sol.integral,
+                "integrals": sol.integrals,
                 "final": _fields(sol.final), "last": _fields(sol.last), "start": sol.start,
                 "result": sol.result, "stats": _fields(sol.stats), "kept": kept,
                 "events": {
@@ -273,6 +275,11 @@ def _columns(tree: Any, root: str, axes: int) -> dict[str, np.ndarray]:
     return columns
 
 
+def labelled(y: Any, axes: int, units: Any) -> dict[str, np.ndarray]:
+    """The columns of a table of outputs, with units in their names."""
+    return {label(k, units): v for k, v in _columns(y, "y", axes).items()}
+
+
 def to_pandas(sol: Any) -> Any:
     """The saved outputs as a data frame."""
     pd = need("pandas", "data", "sol.to_pandas()")
@@ -281,7 +288,7 @@ def to_pandas(sol: Any) -> Any:
         lanes = {k: to_pandas(sol[k]) for k in range(len(sol.result))}
         return pd.concat(lanes, names=["batch"])
     axes = np.ndim(sol.t)
-    columns = {label(k, sol.units): v for k, v in _columns(sol.y, "y", axes).items()}
+    columns = labelled(sol.y, axes, sol.units)
     index = pd.Index(np.atleast_1d(np.asarray(sol.t)), name=label("t", sol.units))
     return pd.DataFrame({k: np.atleast_1d(v) for k, v in columns.items()}, index=index)
 
@@ -324,11 +331,16 @@ def events_to_pandas(log: EventLog) -> Any:
     """The events as a data frame."""
     pd = need("pandas", "data", "sol.events.to_pandas()")
     _one_log(log, "sol.events.to_pandas()")
+    return pd.DataFrame(labelled_events(log))
+
+
+def labelled_events(log: EventLog) -> dict[str, np.ndarray]:
+    """The columns of a table of events, with units in their names."""
     columns = {}
     for name, value in _event_columns(log).items():
         unit = _event_unit(log, name)
         columns[f"{name} [{unit}]" if unit else name] = value
-    return pd.DataFrame(columns)
+    return columns
 
 
 def to_xarray(sol: Any) -> Any:

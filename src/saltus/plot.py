@@ -68,7 +68,7 @@ def plot(sol: Any, *names: str, points: int = 2000) -> Any:
             flat = values.reshape(*values.shape[:2], -1)
             for k in range(flat.shape[-1]):
                 text = f"{name}[{k}]" if flat.shape[-1] > 1 else None
-                _curve(axis, course, flat[..., k], COLOURS[k % len(COLOURS)], text)
+                curve(axis, course, flat[..., k], COLOURS[k % len(COLOURS)], text)
             if 1 < flat.shape[-1] <= len(COLOURS):
                 axis.legend(loc="best", ncols=2)
             axis.set_ylabel(label(name, sol.units))
@@ -105,22 +105,26 @@ def _choose(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return values
 
 
-def _curve(axis: Any, course: Any, values: Any, colour: str, text: str | None) -> None:
-    """One output: a line per piece, and both limits where it jumps."""
+def curve(
+    axis: Any, course: Any, values: Any, colour: str, text: str | None = None, **style: Any
+) -> None:
+    """One output: a line per piece, and both limits where it jumps. `style` is of the line."""
     breaks = np.flatnonzero(np.diff(course.piece)) + 1
-    span = np.nanmax(values) - np.nanmin(values) if values.size else 0.0
+    known = values[np.isfinite(values)]
+    span = np.ptp(known) if known.size else 0.0
     for k, rows in enumerate(np.split(np.arange(len(values)), breaks)):
         axis.plot(
             course.t[rows].reshape(-1), values[rows].reshape(-1), color=colour,
-            label=text if k == 0 else None,
+            label=text if k == 0 else None, **style,
         )  # fmt: skip
     before, after = values[breaks - 1, -1], values[breaks, 0]
     jumps = np.abs(after - before) > 1e-9 * span
     at = course.t[breaks, 0][jumps]
     if 0 < len(at) <= LINES:
+        size = 4 if style.get("lw", 2) > 1 else 2.5
         axis.vlines(at, before[jumps], after[jumps], color=colour, lw=0.9, ls=(0, (1, 2)))
-        axis.plot(at, before[jumps], "o", mfc="white", mec=colour, ms=4, mew=1.1)
-        axis.plot(at, after[jumps], "o", color=colour, ms=4, mew=1.1)
+        axis.plot(at, before[jumps], "o", mfc="white", mec=colour, ms=size, mew=1.1)
+        axis.plot(at, after[jumps], "o", color=colour, ms=size, mew=1.1)
 
 
 def _events(sol: Any, axes: Any) -> None:

@@ -125,29 +125,31 @@ def hide(reached: Any, tree: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "side"))
-def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any]:
-    """Outputs at the times `ts` and which of them were reached."""
+def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any, Any]:
+    """Outputs and integrals at the times `ts`, and which of them were reached."""
     par = tape.par()
 
     def one(t: Any) -> tuple[Any, Any]:
         offset = t - tape.theta[0]
         inside = within(tape.theta[0], offset, tape.end.tau, tape.backward)
-        return output(spec.model, state_at(spec, tape, offset, side), par), inside
+        at = state_at(spec, tape, offset, side)
+        return (output(spec.model, at, par), integrals(spec.model, at)), inside
 
-    y, inside = jax.vmap(one)(ts)
-    return hide(inside, y), inside
+    values, inside = jax.vmap(one)(ts)
+    return *hide(inside, values), inside
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
-def read_visits(spec: Spec, visits: Visits, par: Par) -> tuple[Any, Any]:
-    """Outputs at the save times, and which of them were reached."""
+def read_visits(spec: Spec, visits: Visits, par: Par) -> tuple[Any, Any, Any]:
+    """Outputs and integrals at the save times, and which of them were reached."""
     pick = functools.partial(jnp.take, indices=visits.place, axis=0)
     at = jax.tree.map(pick, visits.at)
 
     def one(at: At) -> Any:
-        return output(spec.model, attached(spec.model, at, par, TAYLOR), par)
+        y = output(spec.model, attached(spec.model, at, par, TAYLOR), par)
+        return y, integrals(spec.model, at)
 
-    return hide(visits.reached, jax.vmap(one)(at)), visits.reached
+    return *hide(visits.reached, jax.vmap(one)(at)), visits.reached
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))

@@ -167,7 +167,8 @@ class Solution(Presented, eqx.Module):
     t: Any
     y: Any
     reached: Any
-    integral: Any
+    integral: Any  # of the rate, from the start to the end
+    integrals: Any  # the same up to the saved times
     final: Instant
     result: Any
     stats: Stats
@@ -242,7 +243,7 @@ class Solution(Presented, eqx.Module):
         times = jnp.asarray(t, dtype=jnp.float64)
 
         def one(tape: Tape) -> Any:
-            y, _ = read(self.spec, tape, times.reshape(-1), side)
+            y, _, _ = read(self.spec, tape, times.reshape(-1), side)
             return jax.tree.map(lambda v: v.reshape(times.shape + v.shape[1:]), y)
 
         for _ in range(jnp.ndim(self.tape.n)):

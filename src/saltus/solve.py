@@ -285,17 +285,17 @@ def _solution(
     last, (final, integral, y) = read_end(spec, tape, ok)
     if system.adapt_back is not None:
         last, final = system.adapt_back(last), system.adapt_back(final)
-    t, reached = final.t, ok
+    t, reached, integrals = final.t, ok, integral
     if visits is not None:
         t = ts
-        y, reached = read_visits(spec, visits, tape.par())
+        y, integrals, reached = read_visits(spec, visits, tape.par())
     elif ts is not None:
         t = ts
-        y, reached = read(spec, tape, ts, "right")
+        y, integrals, reached = read(spec, tape, ts, "right")
     counts = outcome.counts
     stats = Stats(counts.steps, counts.rejected, counts.evaluations, counts.rows, counts.events)
     units = None if system.units is None else tuple(sorted(system.units.items()))
     return Solution(
-        t, y, reached, integral, final, outcome.code, stats, last, tape, outcome.pace, spec,
-        log_size, units, system.adapt_back,
+        t, y, reached, integral, integrals, final, outcome.code, stats, last, tape, outcome.pace,
+        spec, log_size, units, system.adapt_back,
     )  # fmt: skip

@@ -34,9 +34,14 @@ def named(tree: Any, root: str) -> dict[str, Any]:
     found = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float):
-            name = path_name(path)
-            found[root + name if not name or name.startswith("[") else name] = leaf
+            found[leaf_name(path, root)] = leaf
     return found
+
+
+def leaf_name(path: Sequence[Any], root: str) -> str:
+    """The name of a leaf; without a name of its own, it begins with `root`."""
+    name = path_name(path)
+    return root + name if not name or name.startswith("[") else name
 
 
 def unit_of(units: Any, name: str) -> str:

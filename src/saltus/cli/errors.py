@@ -1,0 +1,27 @@
+"""Errors in a sentence or two."""
+
+from __future__ import annotations
+
+from ..extras import MissingExtra
+from ..io import ModelError, ModelReferenceError
+from ..io.blame import place
+from ..io.loader import folder_of
+from ..names import UnknownName, WrongValue
+from ..results import SolveError
+from .base import UsageError
+
+NOT_UNDERSTOOD = (UsageError, UnknownName, WrongValue, ModelReferenceError)
+SPEAKING = (*NOT_UNDERSTOOD, ModelError, MissingExtra, SolveError, OSError)
+LONGEST = 800  # characters of an error that is not ours
+
+
+def explained(error: Exception, model: str | None) -> str:
+    """What went wrong, with the line of the model it comes from where it comes from one."""
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if isinstance(error, SPEAKING):
+        return text
+    where = place(error, folder_of(model)) if model else None
+    text = text.split("\n\n")[0].strip()[:LONGEST]
+    if type(error) not in (ValueError, TypeError, NotImplementedError):
+        text = f"{type(error).__name__}: {text}"
+    return f"{where}: {text}" if where else text

@@ -1,0 +1,220 @@
+"""`saltus fit`: parameters from measurements."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..estimate import Experiment, Fit, fit
+from ..extras import MissingExtra
+from ..io.csv_files import write_columns
+from ..scenario import Scenario
+from . import options, solutions
+from .base import Command, Outcome, UsageError, plain
+from .options import listed, pair
+
+EXAMPLES = """\
+  saltus fit spring.py run.csv --free k,c                       two parameters
+  saltus fit spring.py run1.csv run2.csv --free k,c,start.v     several runs, each with its start
+  saltus fit spring.py run.csv --free k --bounds k=0:10 --scale k=log --noise x=0.01
+  saltus fit spring.py run.csv --events events.csv --free k     also the times of events
+  saltus fit spring.py run.csv --free k,c --out fit             report.html and tables
+
+A data file has a column t and columns named like outputs of the model, `h` or `h [m]`; empty cells
+are missing values. A file of events has columns t and event.
+"""
+TOPICS = ("fit:", "data:", "events:", "optimiser:", "resume:")  # how its errors about input begin
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    options.model_argument(parser)
+    parser.add_argument(
+        "data", metavar="DATA.csv", type=Path, nargs="+", help="measurements, a file for each run"
+    )
+    group = parser.add_argument_group("the fit")
+    add = group.add_argument
+    add("--events", metavar="EVENTS.csv", type=Path, action="append", default=[],
+        help="observed events; once for each data file, in their order")  # fmt: skip
+    add("--free", metavar="NAMES", help="what is fitted: k,c,start.v (default: the model's)")
+    add("--bounds", metavar="NAME=LOW:HIGH", action="append", default=[],
+        help="k=0:10; either side may be empty; may be repeated")  # fmt: skip
+    add("--scale", metavar="NAME=KIND", action="append", default=[],
+        help="k=log for positive numbers, linear, or logit between bounds")  # fmt: skip
+    add("--noise", metavar="NAME=SD", action="append", default=[],
+        help="standard deviation of a measurement: h=0.01 (default: estimated)")  # fmt: skip
+    add("--loss", metavar="KIND", default="points",
+        help="how outputs are compared: points, integral, aligned or blended (default: %(default)s)"
+        )  # fmt: skip
+    add("--optimiser", metavar="NAME", default="auto",
+        help="lm, gauss-newton, l-bfgs-b, trust, ipopt, adam (default: %(default)s)")  # fmt: skip
+    add("--search", metavar="KIND", default="auto",
+        help="local, horizon, multistart, shooting (default: %(default)s)")  # fmt: skip
+    add("--max-iterations", metavar="N", type=int, default=200, help="default: %(default)s")
+    add("--resume", metavar="FILE", type=Path, help="go on from a checkpoint")
+    options.run_arguments(parser, "where the data end")
+    options.output_arguments(
+        parser, "report.html, parameters.csv, predictions.csv, fit.json and checkpoint.npz"
+    )
+
+
+def _run(args: argparse.Namespace) -> Outcome:
+    _check_files([*args.data, *args.events])
+    setup = options.setup(args)
+    found = _fit(setup.scenario.replace(t1=None), args)  # it ends where the data do
+    data = {**setup.facts(), "t1": plain(args.t1), **as_data(found)}
+    files, notes = write(found, data, args.out) if args.out else ([], [])
+    data["files"] = [str(f) for f in files]
+    parts = [setup.head(), f"{found}"]
+    if files:
+        parts.append("\n".join([solutions.files_line(files), *notes]))
+    complaint = "" if found.ok else f"{found.result}. {found.message}"
+    return Outcome("\n\n".join(parts), data, complaint, 0 if found.ok else 1)
+
+
+# -- what is asked for --------------------------------------------------------------------------
+def _fit(scenario: Scenario, args: argparse.Namespace) -> Fit:
+    """`saltus.fit` with the options; what it does not understand, the command line has said."""
+    scales = dict(_pairs("--scale", args.scale, "NAME=KIND, like k=log"))
+    bounds, noise = _bounds(args.bounds), _noise(args.noise)
+    try:
+        return fit(
+            scenario,
+            _experiments(args),
+            free=listed(args.free) if args.free else None,
+            bounds={**scenario.bounds, **bounds},
+            scales={**scenario.scales, **scales},
+            noise=noise or None,
+            loss=args.loss,
+            optimiser=args.optimiser,
+            search=args.search,
+            max_iterations=args.max_iterations,
+            progress=False if args.json else None,
+            checkpoint=args.out / "checkpoint.npz" if args.out else None,
+            resume=args.resume,
+        )
+    except ValueError as error:
+        if str(error).startswith(TOPICS):
+            raise UsageError(str(error).removeprefix("fit: ")) from error
+        raise
+
+
+def _check_files(paths: list[Path]) -> None:
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        raise UsageError(f"there is no file {missing[0]}.")
+
+
+def _experiments(args: argparse.Namespace) -> list[Any]:
+    if args.events and len(args.events) != len(args.data):
+        raise UsageError(
+            f"{len(args.data)} data files, but {len(args.events)} files of events: give one for "
+            "each, in the same order."
+        )
+    events = args.events or [None] * len(args.data)
+    return [Experiment(d, events=e, t1=args.t1) for d, e in zip(args.data, events, strict=True)]
+
+
+def _pairs(option: str, given: list[str], example: str) -> list[tuple[str, str]]:
+    """All of an option that may be repeated, or be written with commas."""
+    return [pair(option, part, example) for text in given for part in listed(text)]
+
+
+def _number(option: str, name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{option} {name}: {text} is not a number.") from None
+
+
+def _bounds(given: list[str]) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name, text in _pairs("--bounds", given, "NAME=LOW:HIGH, like k=0:10"):
+        low, mark, high = text.partition(":")
+        if not mark:
+            raise UsageError(f'--bounds "{name}={text}": expected NAME=LOW:HIGH, like k=0:10.')
+        found[name] = (
+            _number("--bounds", name, low) if low.strip() else -np.inf,
+            _number("--bounds", name, high) if high.strip() else np.inf,
+        )
+    return found
+
+
+def _noise(given: list[str]) -> dict[str, float]:
+    pairs = _pairs("--noise", given, "NAME=SD, like h=0.01")
+    return {name: _number("--noise", name, text) for name, text in pairs}
+
+
+# -- what was found -----------------------------------------------------------------------------
+def parameter_columns(found: Any) -> dict[str, Any]:
+    """A line per fitted number."""
+    return {
+        "name": found.names, "value": found.values, "sd": found.sd, "low": found.low,
+        "high": found.high, "initial": found.initial, "at_bound": found.at_bound,
+    }  # fmt: skip
+
+
+def prediction_columns(found: Any) -> dict[str, list[Any]]:
+    """A line per measured value, and per observed event."""
+    head = ("run", "output", "t", "observed", "predicted", "sd", "residual")
+    rows: list[tuple] = []
+    for run in found.experiments:
+        for output, s in run.outputs.items():
+            columns = zip(s.t, s.observed, s.predicted, s.sd, s.residual, strict=True)
+            rows += [(run.name, output, *values) for values in columns]
+        for event, match in run.events.items():
+            partner = {i: match.predicted[j] for i, j in match.pairs}
+            sd = found.noise.get(event, np.nan)
+            for i, t in enumerate(match.observed):
+                there = partner.get(i, np.nan)
+                rows.append((run.name, f"t({event})", t, t, there, sd, (there - t) / sd))
+    return {name: [row[k] for row in rows] for k, name in enumerate(head)}
+
+
+def as_data(found: Any) -> dict[str, Any]:
+    """The fit as a JSON object."""
+    columns = parameter_columns(found)
+    names = columns.pop("name")
+    return {
+        "ok": bool(found.ok),
+        "result": found.result,
+        "message": found.message,
+        "loss": plain(found.loss),
+        "parameters": {
+            name: {key: plain(column[k]) for key, column in columns.items()}
+            for k, name in enumerate(names)
+        },
+        "noise": plain(found.noise),
+        "correlation": plain(found.correlation),
+        "weak": list(found.weak),
+        "iterations": len(found.history),
+        "evaluations": plain(found.evaluations),
+        "seconds": plain(found.seconds),
+        "compile_seconds": plain(found.compile_seconds),
+        "settings": plain(found.settings),
+    }
+
+
+def write(found: Any, data: dict[str, Any], folder: Path) -> tuple[list[Path], list[str]]:
+    """Everything about a fit as files in `folder`, and notes on what could not be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    notes = []
+    summary = folder / "fit.json"
+    summary.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    files = [
+        write_columns(folder / "parameters.csv", parameter_columns(found)),
+        write_columns(folder / "predictions.csv", prediction_columns(found)),
+        summary,
+    ]
+    try:
+        files.append(Path(found.report(folder / "report.html")))
+    except MissingExtra as error:
+        notes.append(f"report.html was left out: {error}")
+    checkpoint = folder / "checkpoint.npz"
+    return [*files, *([checkpoint] if checkpoint.exists() else [])], notes
+
+
+COMMAND = Command("fit", "find parameters from measurements", EXAMPLES, _arguments, _run)

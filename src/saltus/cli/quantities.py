@@ -1,0 +1,165 @@
+"""What a solve comes down to, as a function of numbers in the model that can be differentiated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..names import START, divided, entries, leaf_names, unknown, value_of, with_values
+from ..scenario import Scenario
+from ..solution import Solution
+from ..solve import first_state
+from ..tables import algebraic_names, event_name, named, number
+
+
+# -- results of a solve -------------------------------------------------------------------------
+def quantities(scenario: Scenario, sol: Solution, ts: Any = ()) -> dict[str, Any]:
+    """Outputs, states and integrals at the end, outputs at `ts`, and event times, each a number.
+
+    Outputs have precedence where a state has the same name. `h(0.5)` is an output at a time, and
+    `t(bounce #3)` the time of the third bounce. `sol` is one that saves the end only.
+    """
+    outputs = {} if scenario.system.output is None else named(sol.y, "y")
+    states = {**named(sol.final.x, "x"), **algebraic_names(sol.final)}
+    integrals = {
+        name if name.startswith("integral") else f"integral.{name}": leaf
+        for name, leaf in named(sol.integral, "integral").items()
+    }
+    found = _entries({**states, **outputs, **integrals})
+    for t in ts:
+        root = "x" if scenario.system.output is None else "y"
+        there = _entries(named(sol(t), root))
+        found |= {f"{name}({number(t)})": value for name, value in there.items()}
+    return found | event_times(sol.events)
+
+
+def _entries(leaves: dict[str, Any]) -> dict[str, Any]:
+    """Every float by its name, arrays entry by entry."""
+    found = {}
+    for name, leaf in leaves.items():
+        if _is_a(leaf, jnp.floating):
+            flat = jnp.reshape(leaf, -1)
+            found |= {entry: flat[k] for k, entry in enumerate(entries(name, leaf))}
+    return found
+
+
+def event_times(log: Any) -> dict[str, Any]:
+    """The times of all events, counted from 1 for each kind."""
+    seen: dict[str, int] = {}
+    times = {}
+    for k in range(len(log)):
+        name = event_name(log, k)
+        seen[name] = seen.get(name, 0) + 1
+        times[f"t({name} #{seen[name]})"] = log.t[k]
+    return times
+
+
+def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """The quantities that `names` mean: `h`, all entries `w`, all times `bounce`, `bounce #3`."""
+    known = list(known)
+    found = []
+    for name in names:
+        those = [k for k in known if _means(name, k)]
+        if not those:
+            kinds = dict.fromkeys(k.partition(" #")[0].removeprefix("t(") for k in known)
+            kinds = [k for k in kinds if "(" not in k]
+            raise unknown(name, kinds, "result")
+        found += those
+    return list(dict.fromkeys(found))
+
+
+def _means(name: str, quantity: str) -> bool:
+    starts = (f"{name}(", f"{name}[", f"{name}.", f"t({name} #", f"t({name}[")
+    return quantity in (name, f"t({name})") or quantity.startswith(starts)
+
+
+# -- numbers in the model -----------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Numbers of a scenario that are varied: a vector of changes, zero for the model as it is.
+
+    A start that is a function of p follows p; a change of `start.v` comes on top.
+    """
+
+    scenario: Scenario
+    of_p: list[str]
+    of_x: list[str]
+    ts: Any = ()  # times at which outputs are results, too
+
+    @property
+    def leaves(self) -> dict[str, Any]:
+        """The varied numbers and arrays and their values, by name."""
+        p, x = self.scenario.p, self.scenario.start_at(self.scenario.p).x
+        in_p = {name: value_of(p, name, "p") for name in self.of_p}
+        return in_p | {START + name: value_of(x, name, "x") for name in self.of_x}
+
+    @property
+    def names(self) -> list[str]:
+        """The name of every number in the vector."""
+        return [entry for name, leaf in self.leaves.items() for entry in entries(name, leaf)]
+
+    @property
+    def values(self) -> np.ndarray:
+        """The values of these numbers."""
+        flat = [np.reshape(np.asarray(v, dtype=float), -1) for v in self.leaves.values()]
+        return np.concatenate(flat) if flat else np.zeros(0)
+
+    def results(self, change: Any) -> dict[str, Any]:
+        """The quantities of the changed model."""
+        return quantities(self.scenario, self.solve(change), self.ts)
+
+    def solve(self, change: Any, **options: Any) -> Solution:
+        """The solution of the changed model."""
+        moved, at = {}, 0
+        for name, leaf in self.leaves.items():
+            size = int(np.size(leaf))
+            moved[name] = jnp.reshape(change[at : at + size], np.shape(leaf))
+            at += size
+        s = self.scenario
+        p = _shifted(s.p, {name: moved[name] for name in self.of_p}, "p")
+
+        def start(p: Any) -> Any:
+            now = s.start_at(p)
+            return now.replace(x=_shifted(now.x, {k: moved[START + k] for k in self.of_x}, "x"))
+
+        return s.replace(start=start).solve(p, **options)
+
+
+def _shifted(tree: Any, changes: dict[str, Any], root: str) -> Any:
+    values = {name: value_of(tree, name, root) + change for name, change in changes.items()}
+    return with_values(tree, values, root) if values else tree
+
+
+def inputs(scenario: Scenario, names: Sequence[str] | None, ts: Any = ()) -> Inputs:
+    """The numbers called `names`, or all floats of p and of the start.
+
+    Where equations restrict x (index 2), a start cannot be varied number by number.
+    """
+    if names is not None:
+        return Inputs(scenario, *divided(dict.fromkeys(names), scenario), ts)
+    start = scenario.start_at(scenario.p)
+    rule = first_state(scenario.system, start, scenario.p)[0].constraint
+    restricted = rule is not None and rule.highest > 1
+    of_x = [] if restricted else floats(start.x, "x")
+    return Inputs(scenario, floats(scenario.p, "p"), of_x, ts)
+
+
+def floats(tree: Any, root: str) -> list[str]:
+    """The names of what is differentiated without being asked for: floats, not whole numbers."""
+    return [k for k in leaf_names(tree, root) if _is_a(value_of(tree, k, root), jnp.floating)]
+
+
+def whole_numbers(scenario: Scenario) -> list[str]:
+    """The names of what has no derivative because it is written as an integer."""
+    p, x = scenario.p, scenario.start_at(scenario.p).x
+    of_p = [k for k in leaf_names(p, "p") if _is_a(value_of(p, k, "p"), jnp.integer)]
+    of_x = [k for k in leaf_names(x, "x") if _is_a(value_of(x, k, "x"), jnp.integer)]
+    return [*of_p, *(START + name for name in of_x)]
+
+
+def _is_a(leaf: Any, kind: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(leaf), kind))

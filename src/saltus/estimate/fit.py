@@ -1,0 +1,331 @@
+"""`saltus.fit`: from a model and measurements to parameters, and how sure they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..results import SolveError
+from ..scenario import Scenario
+from ..solve import solve
+from ..system import HybridSystem
+from . import predict, sure
+from . import search as searching
+from .fitted import Fit, compared
+from .monitor import Monitor, read_checkpoint
+from .noise import likelihood as likelihood_of
+from .objective import LOG, ROWS, Objective
+from .optimisers import LEAST_SQUARES, OUT_OF_ITERATIONS, Limits
+from .optimisers import optimiser as named_optimiser
+from .predict import LOSSES, How
+from .search import SEARCHES, Found, Search
+from .setup import Setup, scenario_of, set_up
+
+MANY = 300  # more free numbers than this are not for least squares by default
+SETTINGS = (
+    "loss", "polish", "optimiser", "search", "starts", "segments", "seed", "max_iterations",
+    "tolerance", "likelihood", "noise", "options",
+)  # fmt: skip
+ROUNDS = 12  # of estimating the noise and fitting again
+
+
+def fit(
+    model: Scenario | HybridSystem,
+    data: Any,
+    p: Any = None,
+    *,
+    start: Any = None,
+    t1: float | None = None,
+    free: Any = None,
+    bounds: Mapping[str, Any] | None = None,
+    scales: Mapping[str, str] | None = None,
+    priors: Mapping[str, Any] | None = None,
+    noise: Any = None,
+    likelihood: Any = "normal",
+    loss: str = "points",
+    polish: bool = True,
+    optimiser: Any = "auto",
+    search: str = "auto",
+    starts: int = 16,
+    segments: int = 8,
+    seed: int = 0,
+    method: Any = None,
+    max_iterations: int = 200,
+    tolerance: float = 1e-12,
+    options: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    log: Any = None,
+    checkpoint: Any = None,
+    resume: Any = None,
+) -> Fit:
+    """Estimate parameters (and initial states) of a model from measurements.
+
+    `model` is a `Scenario`, or a `HybridSystem` with `p` (the first guess) and `start`. `data` is
+    the path of a CSV file, a data frame, a mapping of columns, an `Experiment`, or a list of these;
+    columns are matched to the model's outputs by name.
+
+    `free` names what is estimated: leaves of `p` (`"k"`, a prefix, or a pattern like `"net.*"`) and
+    initial states (`"start.v"`); by default all floats of `p`. `bounds={"k": (0, 10)}`,
+    `scales={"k": "log"}` (or `"logit"`, between bounds), `priors={"k": (mean, sd)}`. `noise` are
+    standard deviations of the measurements by output; those not given are estimated.
+
+    `loss` is how outputs are compared: `"points"`, or first by a smoother `"integral"`, `"aligned"`
+    (on observed events) or `"blended"` one and then by points (`polish=False` leaves that out).
+    `search` is `"local"`, `"horizon"` (the beginning first), `"multistart"` (from `starts` Sobol
+    points), `"shooting"` (`segments` with free starts that are pulled together) or `"auto"`: local,
+    and more where the result is no minimum or leaves structure in the residuals. `optimiser` is
+    `"lm"`, `"gauss-newton"`, `"l-bfgs-b"`, `"trust"`, `"ipopt"`, `"adam"` and other optax rules;
+    by default `"lm"`, or `"l-bfgs-b"` for more than 300 numbers.
+
+    Ctrl-C returns the best point so far. `checkpoint=` writes a file from which `resume=` goes on.
+    """
+    clock = time.perf_counter()
+    scenario = scenario_of(model, p, start, t1, method)
+    chosen = likelihood_of(likelihood)
+    _check(loss, search)
+    setup = set_up(scenario, data, free, bounds, scales, priors, noise)
+    how = How(loss, scenario.method, chosen.transform, ROWS, LOG)
+    objective = Objective(setup.free, setup.shapes, setup.runs, how)
+    if optimiser == "auto":
+        optimiser = "lm" if setup.free.size <= MANY else "l-bfgs-b"
+    u, extra = setup.free.initial, {}
+    if resume is not None:
+        u, extra = read_checkpoint(resume, setup.free.names)
+        search = "local" if search == "auto" else search
+    given = dict(options or {}) | ({"resume": extra} if extra else {})
+    monitor = Monitor(setup.free.names, progress, log, checkpoint, max_iterations)
+    plan = Search(
+        named_optimiser(optimiser), optimiser, Limits(max_iterations, tolerance), given, starts,
+        seed, bool(setup.known) and set(setup.known) >= set(setup.noise),
+    )  # fmt: skip
+    _check_first(setup, objective, u, search)
+    try:
+        found, objective, interrupted = _find(
+            setup, objective, u, plan, monitor, search, polish, segments, chosen
+        )
+    finally:
+        monitor.close()
+    settings = _settings(locals(), setup)
+    return _result(setup, objective, found, plan, monitor, chosen, settings, interrupted, clock)
+
+
+def _check(loss: str, search: str) -> None:
+    if loss not in LOSSES:
+        raise ValueError(f"fit: loss is {loss!r}, expected one of {', '.join(LOSSES)}.")
+    if search not in SEARCHES:
+        raise ValueError(f"fit: search is {search!r}, expected one of {', '.join(SEARCHES)}.")
+
+
+def _check_first(setup: Setup, objective: Objective, u: np.ndarray, search: str) -> None:
+    """The first guess must be simulated: if not, say why, as `solve` would."""
+    if objective.how.loss == "aligned" and not all(r.events for r in objective.runs):
+        raise ValueError(
+            'fit: loss="aligned" needs observed event times of every experiment: '
+            'Experiment(..., events={"bounce": [...]}).'
+        )
+    if search in ("multistart", "shooting") or np.isfinite(objective.value(u)):
+        return
+    if search != "local" and np.isfinite(objective.variant(fraction=1 / 8).value(u)):
+        return  # the search by stages begins there
+    for k, shape in enumerate(objective.shapes):
+        p, start = predict.restore(shape, objective.runs[k], jnp.asarray(u))
+        try:
+            solve(shape.system, start, p, setup.ends[k], method=setup.scenario.method)
+        except SolveError as error:
+            raise SolveError(
+                f"fit: the first guess cannot be simulated (experiment "
+                f"{setup.experiments[k].name}). {error}\nGive another first guess, or write "
+                'search="horizon", which begins with the part that can be simulated.',
+                result=error.result, t=error.t, event=error.event, solution=error.solution,
+            ) from error  # fmt: skip
+    raise ValueError("fit: the loss is not finite at the first guess, though it can be simulated.")
+
+
+def _find(
+    setup: Setup, objective: Objective, u: np.ndarray, plan: Search, monitor: Monitor, kind: str,
+    polish: bool, segments: int, chosen: Any,
+) -> tuple[Found, Objective, bool]:  # fmt: skip
+    """Search, estimate the noise, fit again; stopped by hand, the best point so far."""
+    points = objective if objective.how.loss == "points" else objective.variant("points")
+    try:
+        if kind == "shooting":
+            from .shooting import shoot_and_fit
+
+            found = shoot_and_fit(setup, points, u, plan, monitor, segments)
+        else:
+            found = searching.run(kind, objective, u, plan, monitor)
+            if polish and points is not objective:
+                found = searching.run("local", points, found.u, plan, monitor)
+        final = points if polish or kind == "shooting" else objective
+        return *_with_noise(setup, final, found, plan, monitor, chosen), False
+    except KeyboardInterrupt:
+        value, best = np.inf, u
+        for candidate in (points.best, objective.best):
+            if candidate is not None and candidate[0] < value:
+                value, best = candidate
+        found = Found(best, value, False, False, "stopped by hand")
+        return *_with_noise(setup, points, found, plan, monitor, chosen, again=False), True
+
+
+def _with_noise(
+    setup: Setup,
+    objective: Objective,
+    found: Found,
+    plan: Search,
+    monitor: Monitor,
+    chosen: Any,
+    again: bool = True,
+) -> tuple[Found, Objective]:
+    """Standard deviations from the residuals, and a fit with them, until they agree (M52)."""
+    unknown = [name for name in setup.noise if name not in setup.known]
+    sd = dict(setup.noise)
+    for _ in range(ROUNDS):
+        if not unknown or not np.isfinite(found.loss):
+            break
+        new = {**sd, **_estimated(setup, objective, found.u, chosen, unknown, sd)}
+        change = max(abs(np.log(new[name] / sd[name])) for name in unknown)
+        sd = new
+        objective = objective.reweighted(
+            [_own(setup, k, sd, unknown) for k in range(len(setup.runs))]
+        )
+        exact = all(sd[name] <= 1e-7 * setup.noise[name] for name in unknown)
+        alone = len(setup.noise) == 1 and chosen.transform is None
+        alone = alone and not setup.free.believed
+        if exact or alone or not again or change < 0.01:
+            break
+        monitor.enter("noise estimated")
+        found = searching.judged(objective, plan.local(objective, found.u, monitor), plan)
+    return dataclasses.replace(found, loss=objective.value(found.u)), objective
+
+
+def _own(setup: Setup, k: int, sd: Mapping[str, float], unknown: Sequence[str]) -> dict[str, float]:
+    """Estimated deviations of an experiment: where it does not bring its own."""
+    given = {n for n, m in {**setup.measured[k], **setup.events[k]}.items() if m.sd is not None}
+    return {name: sd[name] for name in unknown if name not in given}
+
+
+def _estimated(
+    setup: Setup,
+    objective: Objective,
+    u: np.ndarray,
+    chosen: Any,
+    unknown: Sequence[str],
+    sd: Mapping,
+) -> dict[str, float]:
+    """Root mean square residuals, corrected for the numbers that were fitted."""
+    total: dict[str, list[np.ndarray]] = {name: [] for name in unknown}
+    for e in compared(setup, objective, u, chosen):
+        for name, s in e.outputs.items():
+            if name in total:
+                total[name].append(s.predicted - s.observed)
+        for name, m in e.events.items():
+            if name in total:
+                off = [m.predicted[j] - m.observed[i] for i, j in m.pairs]
+                total[name].append(np.asarray(off))
+    count = sum(v.size for parts in total.values() for v in parts)
+    share = max(1.0 - setup.free.size / max(count, 1), 0.1)
+    new = {}
+    for name, parts in total.items():
+        r = np.concatenate(parts) if parts else np.zeros(0)
+        floor = 1e-9 * setup.noise[name]
+        new[name] = max(chosen.spread(r, sd[name]) / np.sqrt(share), floor) if r.size else sd[name]
+    return new
+
+
+def _result(
+    setup: Setup, objective: Objective, found: Found, plan: Search, monitor: Monitor, chosen: Any,
+    settings: dict, interrupted: bool, clock: float,
+) -> Fit:  # fmt: skip
+    u, free = found.u, setup.free
+    estimated = any(name not in setup.known for name in setup.noise)
+    freedom = float(max(objective.samples() - free.size, 1)) if estimated else None
+    certain = sure.certainty(objective, u, freedom)
+    experiments = compared(setup, objective, u, chosen)
+    noise = {}
+    for e in experiments:
+        for name, s in e.outputs.items():
+            noise.setdefault(name, float(np.mean(s.sd)))
+    for run in objective.runs:
+        noise.update({n: float(1.0 / e.alone) for n, e in run.events.items()})
+    result, message = _verdict(found, plan, monitor, interrupted, certain, free.names)
+    vector = jnp.asarray(u)
+    starts = [
+        s if callable(s) else free.into_start(vector, s, k) for k, s in enumerate(setup.starts)
+    ]
+    return Fit(
+        free.into_p(vector, setup.scenario.p), starts, free.names, np.asarray(free.natural(vector)),
+        np.asarray(free.natural(jnp.asarray(free.initial))), certain, found.loss, noise, result,
+        message, found.noise, monitor.history, experiments, settings, time.perf_counter() - clock,
+        objective.count.compile, objective.count.values, u, objective, plan, setup, freedom,
+    )  # fmt: skip
+
+
+def _verdict(
+    found: Found, plan: Search, monitor: Monitor, interrupted: bool, certain: Any, names: list[str]
+) -> tuple[str, str]:
+    """In one word, and in a sentence or two."""
+    if interrupted:
+        return (
+            "interrupted",
+            "Stopped by hand; this is the best point so far. Use resume= to go on.",
+        )
+    if not np.isfinite(found.loss):
+        return "failed", "No point could be simulated. Check the model, the bounds and the start."
+    bounds = [n for n, held in zip(names, certain.at_bound, strict=True) if held]
+    text = f" At a bound: {', '.join(bounds)}." if bounds else ""
+    if found.minimum and found.noise:
+        return "converged", f"A minimum, and the residuals look like noise.{text}"
+    if found.minimum:
+        return (
+            "converged",
+            "A minimum, but the residuals have structure: the model misses something, or there is "
+            f'a better minimum elsewhere. Look at them, or try search="multistart".{text}',
+        )
+    if found.message == OUT_OF_ITERATIONS or plan.name not in LEAST_SQUARES:
+        return (
+            "out_of_iterations",
+            f"The loss still falls. Raise max_iterations, or go on with resume=.{text}",
+        )
+    return (
+        "stalled",
+        f"No step reduces the loss by more than tolerance = {plan.limits.tolerance:g}, but it is "
+        "not flat here: it jumps nearby, where an event passes a sample or the sequence of events "
+        'changes. Try loss="integral", search="horizon" or a smaller tolerance.'
+        f"{text}",
+    )
+
+
+def _settings(given: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+    """What it takes to do it again."""
+
+    def plain(value: Any) -> Any:
+        return value if isinstance(value, str | int | float | bool | None) else repr(value)
+
+    bounded = [b for b in setup.free.blocks if np.any(np.isfinite(np.stack([b.low, b.high])))]
+    return {
+        **{word: plain(given[word]) for word in SETTINGS},
+        "free": list(setup.free.names),
+        "bounds": {b.name: (b.low.tolist(), b.high.tolist()) for b in bounded},
+        "scales": {b.name: b.scale for b in setup.free.blocks},
+        "priors": {b.name: repr(b.prior) for b in setup.free.blocks if b.prior},
+        "method": repr(setup.scenario.method),
+        "experiments": [str(e.name) for e in setup.experiments],
+        "versions": {
+            **{name: _version(name) for name in ("saltus", "jax", "numpy", "scipy", "equinox")},
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,257 @@
+"""What a fit returns: estimates, how sure they are, and everything to look at."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..results import SolveError
+from ..solution import Solution
+from ..solve import solve
+from ..tables import number, table, unit_of
+from . import matching, predict, sure
+from .objective import Objective
+from .runs import columns
+from .search import Search
+from .setup import Setup
+
+
+class Series(NamedTuple):
+    """One measured output: times, data, prediction, and the standard deviation of the noise."""
+
+    t: np.ndarray
+    observed: np.ndarray
+    predicted: np.ndarray
+    sd: np.ndarray
+
+    @property
+    def residual(self) -> np.ndarray:
+        """Prediction minus data, in standard deviations."""
+        return (self.predicted - self.observed) / self.sd
+
+
+class EventMatch(NamedTuple):
+    """Times of one kind of event, observed and predicted; `pairs` are their numbers."""
+
+    observed: np.ndarray
+    predicted: np.ndarray
+    pairs: list[tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Fitted:
+    """One experiment beside its simulation."""
+
+    name: str
+    t1: float
+    outputs: dict[str, Series]
+    events: dict[str, EventMatch]
+    simulate: Any = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def solution(self) -> Solution:
+        """The simulation with the fitted parameters (partial if it failed)."""
+        return self.simulate(False)
+
+    @functools.cached_property
+    def initial(self) -> Solution | None:
+        """The simulation at the first guess; None if that failed at once."""
+        try:
+            return self.simulate(True)
+        except (SolveError, ValueError):
+            return None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Fit:
+    """The result of `saltus.fit`. Numbers are NumPy arrays in the order of `names`."""
+
+    p: Any
+    starts: list[Any]
+    names: list[str]
+    values: np.ndarray
+    initial: np.ndarray
+    certainty: sure.Certainty
+    loss: float
+    noise: dict[str, float]
+    result: str
+    message: str
+    explained: bool  # whether the residuals look like noise
+    history: list[dict[str, Any]]
+    experiments: list[Fitted]
+    settings: dict[str, Any]
+    seconds: float
+    compile_seconds: float
+    evaluations: int
+    u: np.ndarray = dataclasses.field(repr=False)
+    _objective: Objective = dataclasses.field(repr=False)
+    _search: Search = dataclasses.field(repr=False)
+    _setup: Setup = dataclasses.field(repr=False)
+    _freedom: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.result == "converged"
+
+    sd = property(lambda self: self.certainty.sd)
+    low = property(lambda self: self.certainty.low)
+    high = property(lambda self: self.certainty.high)
+    at_bound = property(lambda self: self.certainty.at_bound)
+    covariance = property(lambda self: self.certainty.covariance)
+    correlation = property(lambda self: self.certainty.correlation)
+    weak = property(lambda self: self.certainty.weak)
+    spectrum = property(lambda self: self.certainty.spectrum)
+    units = property(lambda self: self._setup.scenario.system.units)
+
+    def __getitem__(self, name: str) -> float:
+        """One fitted number by name."""
+        if name not in self.names:
+            raise KeyError(f'"{name}" was not free; free were {", ".join(self.names)}.')
+        return float(self.values[self.names.index(name)])
+
+    def table(self, most: int = 40) -> str:
+        """The estimates with their 95 % intervals."""
+        rows = []
+        for k, name in enumerate(self.names[:most]):
+            unit = unit_of(self.units, name.removeprefix("start."))
+            interval = f"{number(self.low[k], 5)} to {number(self.high[k], 5)}"
+            if self.at_bound[k]:
+                interval = "at its bound"
+            elif not np.isfinite(self.sd[k]):
+                interval = "not determined"
+            rows.append(
+                [name, number(self.values[k], 7), unit, _deviation(self.sd[k]), interval,
+                 number(self.initial[k], 5)]
+            )  # fmt: skip
+        text = table(
+            ["", "estimate", "unit", "sd", "95 % interval", "first guess"], rows, left=(0, 2)
+        )
+        more = len(self.names) - most
+        return text + (f"\n... and {more} more" if more > 0 else "")
+
+    def __repr__(self) -> str:
+        noise = ", ".join(f"{n} {number(v, 3)}" for n, v in self.noise.items())
+        lines = [
+            f"Fit: {self.result}. {self.message}",
+            f"  {sum(s.t.size for e in self.experiments for s in e.outputs.values())} samples in "
+            f"{len(self.experiments)} experiment{'s' * (len(self.experiments) > 1)}, "
+            f"{len(self.history)} iterations, {self.evaluations} evaluations, {self.seconds:.1f} s "
+            f"(compilation {self.compile_seconds:.1f} s)",
+            f"  noise (sd): {noise}",
+            "",
+            self.table(),
+        ]
+        if self.weak:
+            lines += ["", *(f"  ! {sentence}" for sentence in self.weak[:5])]
+        return "\n".join(lines)
+
+    # -- more on request --------------------------------------------------------------------------
+    def profile(
+        self, name: str, points: int = 15, level: float = 0.95, reach: float = 4.0
+    ) -> sure.Profile:
+        """Refit everything else for values of `name` around its estimate: an interval without
+        the assumption that the loss is a parabola. `reach` is in standard deviations."""
+        from .monitor import Monitor
+
+        monitor = Monitor(self.names, progress=False)
+        refit = lambda target, rest: self._search.local(target, rest, monitor)
+        sd = np.nan
+        if name in self.names:
+            k = self.names.index(name)
+            sd = float(self.sd[k] / max(abs(self._objective.free.slopes(self.u)[k]), 1e-300))
+        return sure.profile(
+            self._objective, self.u, name, sd, refit, self._freedom, points, level, reach
+        )
+
+    def exact(self) -> sure.Certainty:
+        """Covariance and intervals from the exact Hessian in place of the Gauss–Newton matrix."""
+        return sure.certainty(self._objective, self.u, self._freedom, exact=True)
+
+    def bands(self, experiment: int = 0, ts: Any = None, level: float = 0.95) -> dict[str, tuple]:
+        """Predictions with their uncertainty: `{output: (t, low, middle, high)}` (M57)."""
+        o = self._objective
+        run = o.runs[experiment]
+        if ts is None:
+            first = float(self.experiments[experiment].solution.start)
+            ts = np.linspace(first, float(run.t1), 400)
+        shape, how = o.shapes[experiment], dataclasses.replace(o.how, loss="points")
+
+        def values(u: Any) -> Any:
+            y = columns(predict.simulate(shape, run, u, how, jnp.asarray(ts)).y)
+            stacked = jnp.stack(list(y.values()))
+            return stacked, (stacked, y)
+
+        slopes, (y, named) = jax.jit(jax.jacfwd(values, has_aux=True))(jnp.asarray(self.u))
+        scale = o.free.slopes(self.u)
+        variance = self.covariance / np.outer(scale, scale)
+        variance = np.where(np.isfinite(variance), variance, 0.0)
+        sd = np.sqrt(np.maximum(np.einsum("oti,ij,otj->ot", slopes, variance, slopes), 0.0))
+        reach = sure.quantile(level, self._freedom)
+        y = np.asarray(y)
+        return {
+            name: (np.asarray(ts), y[k] - reach * sd[k], y[k], y[k] + reach * sd[k])
+            for k, name in enumerate(named)
+        }
+
+    def plot(self) -> Any:
+        """A figure of data and fit, experiment by experiment. Needs the extra `plot`."""
+        from ..report.figures import data_and_fit
+
+        return data_and_fit(self)
+
+    def report(self, path: Any = "report.html") -> Path:
+        """Write everything about the fit as one HTML file, and its pictures beside it."""
+        from ..report import write
+
+        return write(self, path)
+
+
+def _deviation(sd: float) -> str:
+    return number(float(sd), 2) if np.isfinite(sd) else "-"
+
+
+def compared(setup: Setup, objective: Objective, u: np.ndarray, likelihood: Any) -> list[Fitted]:
+    """Data and predictions of every experiment at `u`."""
+    points = objective if objective.how.loss == "points" else objective.variant("points")
+    r, at, found = likelihood.restore(points.residuals(u)), 0, []
+    for k, (run, seen) in enumerate(zip(points.runs, points.seen, strict=True)):
+        outputs, events = {}, {}
+        for name, o in run.outputs.items():
+            real = o.weight > 0
+            own, at = r[at : at + o.y.size][real], at + o.y.size
+            sd = 1.0 / o.weight[real]
+            outputs[name] = Series(run.ts[o.index][real], o.y[real], o.y[real] + own * sd, sd)
+        for name, e in run.events.items():
+            events[name] = _matched(seen, setup, name, e.t, float(run.t1))
+            at += e.t.size + seen.which.size
+        simulate = functools.partial(_simulate, setup, objective, k, u)
+        name = str(setup.experiments[k].name)
+        found.append(Fitted(name, float(run.t1), outputs, events, simulate))
+    return found
+
+
+def _matched(seen: Any, setup: Setup, name: str, observed: np.ndarray, t1: float) -> EventMatch:
+    stem, _, member = name.partition("[")
+    which = [e.name for e in setup.scenario.system.events].index(stem)
+    mine = seen.which == which
+    if member:
+        mine &= seen.member == int(member.rstrip("]"))
+    predicted = seen.t[mine]
+    partner, _ = matching.match(jnp.asarray(predicted), jnp.asarray(observed), t1)
+    pairs = [(i, int(j)) for i, j in enumerate(np.asarray(partner)) if j >= 0]
+    return EventMatch(observed, predicted, pairs)
+
+
+def _simulate(setup: Setup, objective: Objective, k: int, u: np.ndarray, initial: bool) -> Solution:
+    """One experiment simulated with dense output, as a user would."""
+    free, shape = objective.free, objective.shapes[k]
+    vector = jnp.asarray(free.initial if initial else u)
+    p, start = predict.restore(shape, objective.runs[k], vector)
+    t1 = setup.ends[k]
+    return solve(setup.scenario.system, start, p, t1, method=setup.scenario.method, throw=False)

@@ -1,0 +1,130 @@
+"""Watching long work: history, a progress bar, a log, checkpoints, and stopping by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Monitor:
+    """Called once per iteration; keeps the history and shows, writes and saves it.
+
+    The bar is drawn on a terminal only. `log` is a file of JSON lines; `checkpoint` a file from
+    which `resume=` continues.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        progress: bool | None = None,
+        log: Any = None,
+        checkpoint: Any = None,
+        total: int = 0,
+    ):
+        self.names = names
+        self.history: list[dict[str, Any]] = []
+        self.stage = "fit"
+        self.total = total
+        self.clock = time.perf_counter()
+        self.saved = 0.0
+        self.bar = sys.stderr.isatty() if progress is None else bool(progress)
+        self.log = None if log is None else Path(log)
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.best: tuple[float, np.ndarray] | None = None
+        self.extra: dict[str, np.ndarray] = {}
+        self._line = 0
+        for path in (self.log, self.checkpoint):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+        if self.log is not None:
+            self.log.write_text("")
+
+    def iteration(
+        self, u: Any, loss: float, gradient: float, events: int, evaluations: int
+    ) -> None:
+        """One more iteration has ended at `u`."""
+        entry = {
+            "iteration": len(self.history),
+            "stage": self.stage,
+            "loss": float(loss),
+            "gradient": float(gradient),
+            "events": int(events),
+            "evaluations": int(evaluations),
+            "seconds": time.perf_counter() - self.clock,
+        }
+        self.history.append(entry)
+        if np.isfinite(loss) and (self.best is None or loss < self.best[0]):
+            self.best = (float(loss), np.array(u, dtype=float))
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(json.dumps({**entry, "u": np.asarray(u).tolist()[:64]}) + "\n")
+        self._draw(entry)
+        self._save(u)
+
+    def enter(self, stage: str) -> None:
+        """The next iterations belong to `stage`, whose loss may differ from the one before."""
+        self.stage = stage
+
+    def close(self) -> None:
+        """Clear the bar and write the last checkpoint."""
+        if self._line:
+            sys.stderr.write("\r" + " " * self._line + "\r")
+            sys.stderr.flush()
+            self._line = 0
+        self._save(None, force=True)
+
+    def _draw(self, entry: dict) -> None:
+        if not self.bar:
+            return
+        done, seconds = entry["iteration"] + 1, entry["seconds"]
+        text = (
+            f"{entry['stage']}: iteration {done}, loss {entry['loss']:.4g}, "
+            f"gradient {entry['gradient']:.1e}, {entry['events']} events, {seconds:.0f} s"
+        )
+        if self.total:
+            left = max(self.total - done, 0) * seconds / done
+            full = min(20, 20 * done // self.total)
+            text = f"[{'#' * full}{'.' * (20 - full)}] {text}, at most {left:.0f} s left"
+        sys.stderr.write("\r" + text.ljust(self._line))
+        sys.stderr.flush()
+        self._line = len(text)
+
+    def _save(self, u: Any, force: bool = False) -> None:
+        if self.checkpoint is None or self.best is None:
+            return
+        now = time.perf_counter()
+        if not force and now - self.saved < 2.0 and self.saved:
+            return
+        self.saved = now
+        header = {"made by": "saltus", "names": self.names, "loss": self.best[0]}
+        content: dict[str, Any] = {f"extra_{k}": v for k, v in self.extra.items()}
+        draft = self.checkpoint.with_name(self.checkpoint.name + ".part")
+        with draft.open("wb") as file:
+            np.savez(file, header=json.dumps(header), best=self.best[1], **content)
+        os.replace(draft, self.checkpoint)  # an interrupted write leaves the old one
+
+
+def read_checkpoint(path: Any, names: list[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The best vector of a checkpoint and what an optimiser had left in it."""
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"resume: there is no checkpoint {path}.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            best = file["best"]
+            extra = {k[6:]: file[k] for k in file.files if k.startswith("extra_")}
+    except (ValueError, KeyError, OSError) as error:
+        raise ValueError(f"resume: {path} is not a checkpoint of a fit ({error}).") from error
+    if header["names"] != names:
+        raise ValueError(
+            f"resume: {path} belongs to a fit of {', '.join(header['names'][:8])}; this one is of "
+            f"{', '.join(names[:8])}."
+        )
+    return best, extra

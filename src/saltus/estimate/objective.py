@@ -1,0 +1,313 @@
+"""The loss of a fit on the host: compiled functions, counts, the best point so far.
+
+Optimisers of any library ask this one object for residuals, Jacobians, gradients and Hessians.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..results import Result
+from .optimisers import Unconstrained
+from .parameters import Free
+from .predict import How, Seen, residuals
+from .runs import Run, Shape, pad, until
+
+ROWS, LOG, LARGEST = 4096, 128, 4_000_000
+TOGETHER = 12  # so many numbers or fewer: values and Jacobian in one program, half the compilation
+
+
+@dataclasses.dataclass
+class Count:
+    """What a fit has cost so far."""
+
+    values: int = 0
+    gradients: int = 0
+    hessians: int = 0
+    seconds: float = 0.0
+    compile: float = 0.0
+
+
+@functools.lru_cache(maxsize=64)
+def _program(kind: str, shape: Shape, how: How) -> Callable:
+    """A compiled function of the vector and of one experiment."""
+
+    def r(u: Any, run: Run) -> tuple[Any, Seen]:
+        return residuals(shape, run, u, how)
+
+    def half(u: Any, run: Run) -> tuple[Any, Seen]:
+        value, seen = r(u, run)
+        return 0.5 * jnp.sum(value**2), seen
+
+    def jacobian(transform: Callable) -> Callable:
+        def both(u: Any, run: Run) -> Any:
+            def twice(u: Any) -> Any:
+                value, seen = r(u, run)
+                return value, (value, seen)
+
+            return transform(twice, has_aux=True)(u)
+
+        return both
+
+    made = {
+        "residuals": lambda: r,
+        "forward": lambda: jacobian(jax.jacfwd),
+        "reverse": lambda: jacobian(jax.jacrev),
+        "gradient": lambda: jax.value_and_grad(half, has_aux=True),
+        "hessian": lambda: jax.hessian(lambda u, run: half(u, run)[0]),
+    }[kind]()
+    return jax.jit(made)
+
+
+class Objective(Unconstrained):
+    """Half of the sum of squares of weighted residuals, as a function of a vector."""
+
+    def __init__(self, free: Free, shapes: Sequence[Shape], runs: Sequence[Run], how: How):
+        self.free, self.shapes, self.how = free, list(shapes), how
+        self.runs = self._padded(runs)
+        self.count = Count()
+        self.fraction = 1.0
+        self.best: tuple[float, np.ndarray] | None = None
+        self.watch: Callable[[np.ndarray, float], None] | None = None
+        self._known: collections.OrderedDict = collections.OrderedDict()
+        self._compiled: set = set()
+        self.seen: list[Seen] = []
+
+    def _padded(self, runs: Sequence[Run]) -> list[Run]:
+        """Experiments of one shape padded to one length."""
+        groups: dict[Any, list[int]] = {}
+        for k, (shape, run) in enumerate(zip(self.shapes, runs, strict=True)):
+            events = tuple((name, e.t.size) for name, e in run.events.items())
+            groups.setdefault((shape, tuple(run.outputs), events), []).append(k)
+        out = list(runs)
+        for members in groups.values():
+            for k, run in zip(members, pad([runs[k] for k in members]), strict=True):
+                out[k] = run
+        return out
+
+    # -- variants -----------------------------------------------------------------------------
+    def variant(self, loss: str | None = None, fraction: float = 1.0) -> Objective:
+        """The same data with another loss, or up to a part of each horizon."""
+        how = self.how if loss is None else dataclasses.replace(self.how, loss=loss)
+        runs = self.runs
+        if fraction < 1.0:
+            runs = [
+                until(r, _early(s, r, fraction)) for s, r in zip(self.shapes, runs, strict=True)
+            ]
+        other = Objective(self.free, self.shapes, runs, how)
+        other.count, other._compiled, other.fraction = self.count, self._compiled, fraction
+        other.watch = self.watch
+        return other
+
+    def reweighted(self, sd: Sequence[dict[str, float]]) -> Objective:
+        """The same data with other standard deviations, by experiment and output."""
+        runs = []
+        for run, own in zip(self.runs, sd, strict=True):
+            outputs = {
+                n: o._replace(weight=np.where(o.weight > 0, 1.0 / own[n], 0.0)) if n in own else o
+                for n, o in run.outputs.items()
+            }
+            events = {
+                n: e._replace(
+                    weight=np.full(e.t.shape, 1.0 / own[n]), alone=np.float64(1.0 / own[n])
+                )
+                if n in own
+                else e
+                for n, e in run.events.items()
+            }
+            runs.append(run._replace(outputs=outputs, events=events))
+        other = Objective(self.free, self.shapes, runs, self.how)
+        other.count, other._compiled, other.watch = self.count, self._compiled, self.watch
+        return other
+
+    # -- what optimisers ask for ----------------------------------------------------------------
+    def residuals(self, u: np.ndarray) -> np.ndarray:
+        """All residuals, those of priors last; NaN where a simulation failed."""
+        if self.free.size <= TOGETHER:
+            return self.residuals_and_jacobian(u)[0]
+        parts = self._each("residuals", u)
+        return self._note(u, np.concatenate([*(p[0] for p in parts), self._prior(u)[0]]))
+
+    def jacobian(self, u: np.ndarray) -> np.ndarray:
+        return self.residuals_and_jacobian(u)[1]
+
+    def residuals_and_jacobian(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Residuals and Jacobian, by the sweep that needs fewer passes."""
+        parts = self._each(self.direction(), u)
+        prior, slope = self._prior(u)
+        r = np.concatenate([*(p[1][0] for p in parts), prior])
+        return self._note(u, r), np.concatenate([*(p[0] for p in parts), slope])
+
+    def direction(self) -> str:
+        """Tangent sweep with as many columns as free numbers, or an adjoint per residual."""
+        rows = max(
+            sum(int(np.count_nonzero(o.weight)) for o in r.outputs.values())
+            + sum(e.t.size for e in r.events.values())
+            for r in self.runs
+        )
+        return "forward" if self.free.size <= 2 * rows else "reverse"
+
+    def value(self, u: np.ndarray) -> float:
+        """The loss; infinite where a simulation failed."""
+        return _half(self.residuals(u))
+
+    def gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]:
+        """The loss and its gradient, by the adjoint sweep."""
+        parts = self._each("gradient", u)
+        prior, slope = self._prior(u)
+        value = float(sum(p[0][0] for p in parts) + 0.5 * prior @ prior)
+        value = value if np.isfinite(value) else np.inf
+        self._noted(u, value)
+        return value, np.sum([p[1] for p in parts], axis=0) + slope.T @ prior
+
+    def hessian(self, u: np.ndarray) -> np.ndarray:
+        """The exact second derivatives."""
+        whole = np.sum(self._each("hessian", u), axis=0)
+        if not self.free.believed:
+            return whole
+        prior = lambda u: 0.5 * jnp.sum(self.free.prior_residuals(u) ** 2)
+        return whole + np.asarray(jax.hessian(prior)(jnp.asarray(u)))
+
+    def signature(self, u: np.ndarray) -> str:
+        """The sequence of events of all experiments, in short."""
+        self.value(u)
+        return signature(self.seen)
+
+    @property
+    def low(self) -> np.ndarray:
+        return self.free.low
+
+    @property
+    def high(self) -> np.ndarray:
+        return self.free.high
+
+    def events(self) -> int:
+        """How many events the last simulations had."""
+        return int(sum(np.sum(s.which >= 0) for s in self.seen))
+
+    def evaluations(self) -> int:
+        return self.count.values
+
+    # -- what is in the data ----------------------------------------------------------------------
+    def samples(self) -> int:
+        """How many numbers are compared, event times included."""
+        return sum(
+            sum(int(np.count_nonzero(o.weight)) for o in r.outputs.values())
+            + sum(e.t.size for e in r.events.values())
+            for r in self.runs
+        )
+
+    def size_of_data(self) -> float:
+        """The norm of the weighted data: what residuals are small or large against."""
+        parts = [o.weight * o.y for r in self.runs for o in r.outputs.values()]
+        parts += [e.weight * e.t for r in self.runs for e in r.events.values()]
+        return float(np.sqrt(sum(float(v @ v) for v in parts)))
+
+    def residual_series(self, u: np.ndarray) -> list[tuple[np.ndarray, float]]:
+        """Weighted residuals, output by output in the order of time, and the size of the data."""
+        r, found, at = self.residuals(u), [], 0
+        for run, seen in zip(self.runs, self.seen, strict=True):
+            for o in run.outputs.values():
+                own, at = r[at : at + o.y.size], at + o.y.size
+                real = o.weight > 0
+                found.append((own[real], float(np.sqrt(np.mean((o.weight * o.y)[real] ** 2)))))
+            for e in run.events.values():
+                at += e.t.size + seen.which.size
+        return found
+
+    # -- how --------------------------------------------------------------------------------------
+    def _prior(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What the priors add to residuals and Jacobian."""
+        if not self.free.believed:
+            return np.zeros(0), np.zeros((0, u.size))
+        return self.free.priors(u)
+
+    def _each(self, kind: str, u: np.ndarray) -> list:
+        key = (kind, np.asarray(u, dtype=float).tobytes())
+        if key in self._known:
+            parts, self.seen = self._known[key]
+            return parts
+        clock = time.perf_counter()
+        parts = [self._one(kind, s, u, r) for s, r in zip(self.shapes, self.runs, strict=True)]
+        self._count(kind, time.perf_counter() - clock)
+        found = [_seen(kind, p) for p in parts]
+        if found[0] is not None:
+            self.seen = [s for s in found if s is not None]
+        self._known[key] = (parts, self.seen)
+        while len(self._known) > 8:
+            self._known.popitem(last=False)
+        return parts
+
+    def _one(self, kind: str, shape: Shape, u: np.ndarray, run: Run) -> Any:
+        """One experiment; buffers that turn out too small grow."""
+        while True:
+            clock = time.perf_counter()
+            out = _program(kind, shape, self.how)(jnp.asarray(u), run)
+            out = jax.tree.map(np.asarray, out)
+            sizes = tuple(np.shape(v) for v in jax.tree.leaves(run))
+            if (key := (kind, shape, self.how, sizes)) not in self._compiled:
+                self._compiled.add(key)
+                self.count.compile += time.perf_counter() - clock
+            seen = _seen(kind, out)
+            code = 0 if seen is None else int(seen.result)
+            if code == Result.too_many_steps and self.how.rows < LARGEST:
+                self.how = dataclasses.replace(self.how, rows=4 * self.how.rows)
+            elif code == Result.too_many_events and self.how.log < self.how.rows:
+                self.how = dataclasses.replace(self.how, log=4 * self.how.log)
+            else:
+                return out
+
+    def _count(self, kind: str, seconds: float) -> None:
+        self.count.seconds += seconds
+        self.count.values += 1
+        self.count.gradients += kind in ("gradient", "forward", "reverse")
+        self.count.hessians += kind == "hessian"
+
+    def _note(self, u: np.ndarray, r: np.ndarray) -> np.ndarray:
+        self._noted(u, _half(r))
+        return r
+
+    def _noted(self, u: np.ndarray, value: float) -> None:
+        if np.isfinite(value) and (self.best is None or value < self.best[0]):
+            self.best = (value, np.array(u))
+        if self.watch is not None:
+            self.watch(u, value)
+
+
+def _early(shape: Shape, run: Run, fraction: float) -> float:
+    """A part of the horizon, from the first sample on."""
+    first = 0.0 if run.start is None else float(run.start.t)
+    return first + fraction * (float(run.t1) - first)
+
+
+def _half(r: np.ndarray) -> float:
+    with np.errstate(over="ignore"):
+        value = 0.5 * float(r @ r)
+    return value if np.isfinite(value) else np.inf
+
+
+def _seen(kind: str, out: Any) -> Seen | None:
+    if kind == "residuals":
+        return out[1]
+    if kind in ("forward", "reverse"):
+        return out[1][1]
+    return out[0][1] if kind == "gradient" else None
+
+
+def signature(seen: Sequence[Seen]) -> str:
+    """The sequence of events of all experiments as a short text."""
+    text = hashlib.sha1()
+    for s in seen:
+        n = int(np.sum(s.which >= 0))
+        text.update(np.concatenate([s.which[:n], s.member[:n], [-2]]).astype(int).tobytes())
+    return text.hexdigest()[:10]

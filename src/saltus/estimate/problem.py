@@ -1,0 +1,251 @@
+"""A loss with constraints as a target for optimisers, also across changes of the events."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+from ..solution import Solution
+from .constrained import slsqp
+from .monitor import Monitor
+from .objective import signature
+from .optimisers import Ending, Limits
+from .parameters import Free
+from .predict import Seen
+
+FEASIBLE = 1e-6  # largest violation of a constraint that counts as none, relative above 1
+MOST_BOXES, SMALLEST_BOX = 60, 1e-5
+ACTIVE, FLAT = 1e-4, 1e-3  # near enough to a bound to be held by it; small enough a gradient
+AT_A_KINK = (
+    "No better point was found in ever smaller boxes around this one: a minimum at a kink, where "
+    "the sequence of events changes, or an event that just does not happen holds it back. Make "
+    "that a constraint, or try starts=8."
+)
+
+
+class Problem:
+    """A loss with constraints as a target for optimisers; one simulation gives both."""
+
+    def __init__(self, loss: Callable, free: Free, subject_to: Mapping[str, Any], p: Any):
+        self.free, self.low, self.high = free, free.low, free.high
+        self._loss, self._p = loss, p
+        self.wanted = {name: _interval(name, v) for name, v in subject_to.items()}
+        self._known: collections.OrderedDict = collections.OrderedDict()
+        self._count = 0
+        self._seen: tuple = ()
+        self._programs: dict[str, Callable] = {}
+        self.best: tuple[tuple[float, float], np.ndarray] | None = None
+        shapes = jax.eval_shape(lambda u: self._all(u)[0], jnp.asarray(free.initial))
+        sizes = {name: int(np.prod(shapes[1][name].shape)) for name in self.wanted}
+        self.below, self.above = (
+            np.concatenate(
+                [np.broadcast_to(v[side], (sizes[n],)) for n, v in self.wanted.items()]
+                or [np.zeros(0)]
+            )
+            for side in (0, 1)
+        )
+
+        sizes = [np.abs(np.where(np.isfinite(v), v, 0.0)) for v in (self.below, self.above)]
+        self._sizes = np.maximum(1.0, np.maximum(*sizes))
+
+    def _all(self, u: Any) -> tuple[Any, Any]:
+        """((value, constraints), (extras, what was seen))."""
+        out = self._loss(self.free.into_p(u, self._p))
+        value, extras = out if isinstance(out, tuple) else (out, {})
+        if jnp.ndim(value):
+            raise ValueError(
+                f"minimise: the loss has shape {jnp.shape(value)}, expected one number. "
+                "Return loss, or loss, {name: value, ...}."
+            )
+        missing = [
+            name for name in self.wanted if not isinstance(extras, Mapping) or name not in extras
+        ]
+        if missing:
+            raise ValueError(
+                f'minimise: the loss returns nothing called "{missing[0]}", which subject_to '
+                f'names. Return loss, {{"{missing[0]}": value}}.'
+            )
+        held = {name: jnp.asarray(extras[name], dtype=float) for name in self.wanted}
+        solutions = jax.tree.leaves(extras, is_leaf=lambda v: isinstance(v, Solution))
+        seen = tuple(
+            Seen(s.events.t, s.events.which, s.events.member, s.result)
+            for s in solutions
+            if isinstance(s, Solution) and jnp.ndim(s.result) == 0
+        )
+        return (jnp.asarray(value, dtype=float), held), (extras, jax.lax.stop_gradient(seen))
+
+    def _stack(self, u: Any) -> tuple[Any, Any]:
+        (value, held), (_, seen) = self._all(u)
+        flat = [jnp.reshape(value, (1,)), *(jnp.reshape(held[n], -1) for n in self.wanted)]
+        return jnp.concatenate(flat), seen
+
+    def _program(self, kind: str) -> Callable:
+        if kind not in self._programs:
+
+            def both(u: Any) -> Any:
+                out, seen = self._stack(u)
+                return out, (out, seen)
+
+            def lagrangian(u: Any, factor: Any, weights: Any) -> Any:
+                out, _ = self._stack(u)
+                return factor * out[0] + jnp.dot(weights, out[1:])
+
+            n, m = self.free.size, self.below.size + 1
+            transform = jax.jacfwd if n <= 2 * m else jax.jacrev
+            made = {
+                "values": self._stack,
+                "slopes": transform(both, has_aux=True),
+                "hessian": jax.hessian(lagrangian),
+                "extras": lambda u: self._all(u)[1][0],
+            }[kind]
+            self._programs[kind] = jax.jit(made)
+        return self._programs[kind]
+
+    def _evaluate(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Loss and constraints, and their Jacobian."""
+        key = np.asarray(u, dtype=float).tobytes()
+        if key not in self._known:
+            slopes, (out, seen) = self._program("slopes")(jnp.asarray(u))
+            self._count += 1
+            self._known[key] = (np.asarray(out), np.asarray(slopes), jax.tree.map(np.asarray, seen))
+            while len(self._known) > 8:
+                self._known.popitem(last=False)
+        out, slopes, self._seen = self._known[key]
+        self._rank(u, out)
+        return out, slopes
+
+    def _rank(self, u: np.ndarray, out: np.ndarray) -> None:
+        """Keep the best point: least violation first, then least loss."""
+        rank = (max(self._off(out[1:]), FEASIBLE), float(out[0]))
+        if np.all(np.isfinite(rank)) and (self.best is None or rank < self.best[0]):
+            self.best = (rank, np.array(u))
+
+    # -- what optimisers ask for ----------------------------------------------------------------
+    def value(self, u: np.ndarray) -> float:
+        return float(self._evaluate(u)[0][0])
+
+    def gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]:
+        out, slopes = self._evaluate(u)
+        return float(out[0]), slopes[0]
+
+    def constraints(self, u: np.ndarray) -> np.ndarray:
+        return self._evaluate(u)[0][1:]
+
+    def constraint_jacobian(self, u: np.ndarray) -> np.ndarray:
+        return self._evaluate(u)[1][1:]
+
+    def lagrangian_hessian(self, u: np.ndarray, factor: float, weights: np.ndarray) -> np.ndarray:
+        return np.asarray(self._program("hessian")(jnp.asarray(u), factor, jnp.asarray(weights)))
+
+    def hessian(self, u: np.ndarray) -> np.ndarray:
+        return self.lagrangian_hessian(u, 1.0, np.zeros(self.below.size))
+
+    def residuals(self, u: np.ndarray) -> np.ndarray:
+        raise ValueError("minimise: least-squares methods need residuals; use saltus.fit for data.")
+
+    jacobian = residuals
+
+    def signature(self, u: np.ndarray) -> str:
+        self._evaluate(u)
+        return signature(self._seen)
+
+    def events(self) -> int:
+        return int(sum(np.sum(s.which >= 0) for s in self._seen))
+
+    def evaluations(self) -> int:
+        return self._count
+
+    def violation(self, u: np.ndarray) -> float:
+        return self._off(self.constraints(u))
+
+    def _off(self, c: np.ndarray) -> float:
+        """The largest violation, in units of the constraint's size where that is large."""
+        off = np.maximum(self.below - c, c - self.above) / self._sizes
+        return float(np.max(np.where(np.isfinite(c), off, np.inf), initial=0.0))
+
+    def extras(self, u: np.ndarray) -> Any:
+        return self._program("extras")(jnp.asarray(u))
+
+
+def _interval(name: str, given: Any) -> tuple[Any, Any]:
+    if isinstance(given, tuple):
+        low, high = given
+        low, high = (-np.inf if low is None else low), (np.inf if high is None else high)
+    else:
+        low = high = given
+    if np.any(np.asarray(low) > np.asarray(high)):
+        raise ValueError(f'minimise: subject_to "{name}" wants {low} to {high}: low is above high.')
+    return np.asarray(low, dtype=float), np.asarray(high, dtype=float)
+
+
+class Boxed:
+    """A problem within a box around a point."""
+
+    def __init__(self, problem: Problem, u: np.ndarray, width: np.ndarray):
+        self._problem = problem
+        self.low, self.high = (np.clip(u + s * width, problem.low, problem.high) for s in (-1, 1))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._problem, name)
+
+
+def boxed(
+    method: Callable, problem: Problem, u: np.ndarray, monitor: Monitor, limits: Limits, given: dict
+) -> Ending:
+    """The optimiser as it is; if it does not arrive, from the best point in boxes that shrink.
+
+    Where the sequence of events changes, loss and constraints jump or have a kink, and an optimiser
+    for smooth problems may circle. In a box it can only improve on the best point or not; boxes
+    grow and shrink with that (M59).
+    """
+    ending = method(problem, u, monitor, limits, **given)
+    if ending.satisfied and problem.violation(ending.u) <= FEASIBLE:
+        return ending
+    if problem.best is None or len(given.get("resume", ())):
+        return ending
+    size = np.where(np.isfinite(problem.high - problem.low), problem.high - problem.low, 0.0)
+    size = np.where(size > 0, size, np.maximum(np.abs(u), 1.0))
+    fraction, few = 0.1, dataclasses.replace(limits, iterations=min(12, limits.iterations))
+    for _ in range(MOST_BOXES):
+        rank, here = problem.best
+        monitor.enter(f"box of {100 * fraction:.2g} %")
+        inside = Boxed(problem, here, fraction * size)
+        slsqp(inside, here, monitor, few)
+        gained = problem.best[0] < (rank[0] * (1 - 1e-6), np.inf) or (
+            problem.best[0] < (rank[0], rank[1] - limits.tolerance * max(1.0, abs(rank[1])))
+        )
+        fraction = min(2 * fraction, 0.5) if gained else fraction / 3
+        if fraction < SMALLEST_BOX:
+            break
+    if problem.best[0][0] <= FEASIBLE and is_stationary(problem, problem.best[1]):
+        return Ending(problem.best[1], True, "a minimum, found in boxes")
+    return Ending(problem.best[1], False, AT_A_KINK)
+
+
+def is_stationary(problem: Problem, u: np.ndarray) -> bool:
+    """Whether forces of active constraints and bounds balance the gradient (Karush–Kuhn–Tucker)."""
+    _, slope = problem.gradient(u)
+    c, j = problem.constraints(u), problem.constraint_jacobian(u)
+    columns, low, high = [], [], []
+    for values, rows, ends in (
+        (c, j, (problem.below, problem.above)),
+        (u, np.eye(u.size), (problem.low, problem.high)),
+    ):
+        for k, row in enumerate(rows):
+            near = [abs(values[k] - end[k]) <= ACTIVE * max(1.0, abs(end[k])) for end in ends]
+            if any(near):
+                columns.append(row)
+                low.append(-np.inf if near[1] else 0.0)
+                high.append(np.inf if near[0] else 0.0)
+    size = max(float(np.linalg.norm(slope)), 1e-12)
+    if not columns:
+        return size <= FLAT
+    forces = scipy.optimize.lsq_linear(np.array(columns).T, slope, (low, high))
+    return bool(np.linalg.norm(forces.fun) <= FLAT * size)

@@ -1,0 +1,165 @@
+"""From what a user gives to `fit` to experiments as arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..names import with_values
+from ..scenario import Scenario, started
+from ..solve import solve
+from ..system import HybridSystem, Instant
+from .data import Experiment, Measured, event_times, experiments, series
+from .noise import first_noise, given_noise
+from .parameters import Free, choose
+from .runs import Run, Shape, columns, make_run
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setup:
+    """Everything a fit starts from."""
+
+    scenario: Scenario
+    experiments: list[Experiment]
+    starts: list[Any]  # Instants, or functions of p
+    parameters: list[Any]  # p of each experiment, with what it sets
+    measured: list[dict[str, Measured]]
+    events: list[dict[str, Measured]]
+    ends: list[float]
+    free: Free
+    known: dict[str, float]
+    noise: dict[str, float]
+    shapes: list[Shape]
+    runs: list[Run]
+
+
+def scenario_of(model: Any, p: Any, start: Any, t1: Any, method: Any) -> Scenario:
+    """The model as a scenario, with what is given here in place of its own."""
+    if isinstance(model, HybridSystem):
+        missing = [n for n, v in (("p", p), ("start", start)) if v is None]
+        if missing:
+            raise TypeError(
+                f"fit: a HybridSystem needs {' and '.join(missing)}. Write saltus.fit(system, "
+                "data, p, start=saltus.Instant(t=0.0, x=...)), or give a saltus.Scenario."
+            )
+        return Scenario(model, start, p, t1, method)
+    if not isinstance(model, Scenario):
+        raise TypeError(
+            f"fit: the model is {type(model).__name__}, expected a Scenario or a HybridSystem."
+        )
+    given = {"p": p, "start": start, "t1": t1, "method": method}
+    return model.replace(**{k: v for k, v in given.items() if v is not None})
+
+
+def set_up(
+    scenario: Scenario,
+    data: Any,
+    free: Any,
+    bounds: Mapping | None,
+    scales: Mapping | None,
+    priors: Mapping | None,
+    noise: Any,
+) -> Setup:
+    """Match data and model, choose what is free, and make arrays of it all."""
+    listed = experiments(data)
+    starts, parameters = zip(*(_own(scenario, e) for e in listed), strict=True)
+    outputs, names = _outputs(scenario, starts[0], parameters[0])
+    measured = [series(e, outputs, scenario.system.units) for e in listed]
+    events = [event_times(e, names) for e in listed]
+    for e, m, v in zip(listed, measured, events, strict=True):
+        if not m and not v:
+            raise ValueError(f"fit: experiment {e.name} has no measurements.")
+    firsts = [float(started(s, p).t) for s, p in zip(starts, parameters, strict=True)]
+    ends = [_end(scenario, *given) for given in zip(listed, measured, events, firsts, strict=True)]
+    chosen = choose(
+        scenario.p,
+        [s if isinstance(s, Instant) else None for s in starts],
+        [str(e.name) for e in listed],
+        scenario.free if free is None else free,
+        {**scenario.bounds, **(bounds or {})},
+        {**scenario.scales, **(scales or {})},
+        {**scenario.priors, **(priors or {})},
+    )
+    both = list(dict.fromkeys(n for m in (*measured, *events) for n in m))
+    known = given_noise(noise, both)
+    spans = [b - a for a, b in zip(firsts, ends, strict=True)]
+    scale = {**first_noise(measured, events, spans), **known}
+    made = [
+        make_run(scenario.system, chosen, k, *given, scale)
+        for k, given in enumerate(zip(parameters, starts, ends, measured, events, strict=True))
+    ]
+    shapes, runs = zip(*made, strict=True)
+    return Setup(
+        scenario, listed, list(starts), list(parameters), measured, events, ends, chosen, known,
+        scale, list(shapes), list(runs),
+    )  # fmt: skip
+
+
+def _own(scenario: Scenario, e: Experiment) -> tuple[Any, Any]:
+    """Start and parameters of one experiment."""
+    start = scenario.start if e.start is None else e.start
+    values = {n: v for n, v in e.set.items() if not n.startswith("start.")}
+    own = {n.removeprefix("start."): v for n, v in e.set.items() if n.startswith("start.")}
+    p = with_values(scenario.p, values, "p", any_shape=True) if values else scenario.p
+    if own:
+        start = started(start, p)
+        start = start.replace(x=with_values(start.x, own, "x"))
+    return start, p
+
+
+def _outputs(scenario: Scenario, start: Any, p: Any) -> tuple[list[str], list[str]]:
+    """Names of the outputs and of the events, without simulating."""
+    system, first = scenario.system, started(start, p)
+    t1 = float(first.t) + 1.0
+
+    def saved(ts: Any) -> Any:
+        return solve(system, first, p, t1, ts=ts, method=scenario.method, throw=False).y
+
+    y = jax.eval_shape(saved, np.array([t1]))
+    names = list(columns(jax.tree.map(lambda v: np.zeros(v.shape), y)))
+    return names, [e.name for e in system.events]
+
+
+def _end(
+    scenario: Scenario,
+    e: Experiment,
+    m: Mapping[str, Measured],
+    events: Mapping[str, Measured],
+    first: float,
+) -> float:
+    """The end of an experiment: its own, else where its data end."""
+    times = [v.t for v in (*m.values(), *events.values()) if v.t.size]
+    last = float(max(t.max() for t in times)) if times else first
+    begin = float(min(t.min() for t in times)) if times else first
+    if begin < first - 1e-12 * max(abs(first), 1.0):
+        raise ValueError(
+            f"data: experiment {e.name} has a measurement at t = {begin:.6g}, before its start at "
+            f"t = {first:.6g}. Move the start, or drop it."
+        )
+    if e.t1 is not None and e.t1 < last:
+        raise ValueError(
+            f"data: experiment {e.name} has measurements until t = {last:.6g}, after its end t1 = "
+            f"{e.t1:.6g}."
+        )
+    end = e.t1 if e.t1 is not None else _beyond(scenario, events, last)
+    if end <= first:
+        raise ValueError(
+            f"data: experiment {e.name} ends where it starts, at t = {first:.6g}. Give it an end: "
+            "Experiment(..., t1=...)."
+        )
+    return end
+
+
+def _beyond(scenario: Scenario, events: Mapping[str, Measured], last: float) -> float:
+    """Where data end with an event, half its distance to the one before is simulated on: a
+    prediction that is late must be seen."""
+    seen = np.sort(np.concatenate([v.t for v in events.values()] or [np.zeros(0)]))
+    if not seen.size or seen[-1] < last:
+        return last
+    gap = seen[-1] - (seen[-2] if seen.size > 1 else 0.0)
+    end = last + 0.5 * gap
+    return end if scenario.t1 is None or scenario.t1 <= last else min(end, scenario.t1)

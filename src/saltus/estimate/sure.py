@@ -1,0 +1,245 @@
+r"""How sure: covariance, intervals, weak directions, profiles (M54 to M57).
+
+Near the minimum the loss is $\tfrac12 |r^*|^2 + \tfrac12 |J (u - u^*)|^2$, so the covariance of
+the vector is $(J^T J)^{-1}$ when residuals are weighted by their standard deviations; with the
+exact Hessian in place of $J^T J$ on request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from .objective import Objective
+from .optimisers import Unconstrained
+from .parameters import Free
+
+LOOSE = 0.5  # a direction known worse than this (relative, one standard deviation) is weak
+EDGE = 1e-6
+NEAR_ZERO = 1e-2  # a number below this part of its scale has no relative change
+TINY = 1e-12  # singular values below this part of the largest are zero
+NEAR_ZERO = 1e-3  # changes of numbers below this part of their unit are told in units
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Certainty:
+    """Standard deviations and intervals of the free numbers, and the directions they hide in."""
+
+    covariance: np.ndarray  # of the numbers on their own scales; NaN where not determined
+    correlation: np.ndarray
+    sd: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    at_bound: list[bool]
+    spectrum: tuple[np.ndarray, np.ndarray]  # singular values and directions, relative changes
+    weak: list[str]
+
+
+def certainty(
+    objective: Objective,
+    u: np.ndarray,
+    freedom: float | None,
+    exact: bool = False,
+    level: float = 0.95,
+) -> Certainty:
+    """Everything about the point `u`. `freedom`: degrees of freedom of an estimated noise."""
+    free = objective.free
+    j = objective.jacobian(u)
+    held = at_bounds(objective, u, j)
+    inside = np.flatnonzero(~held)
+    square = objective.hessian(u) if exact else j.T @ j
+    cov_u = np.full((free.size, free.size), np.nan)
+    cov_u[np.ix_(inside, inside)] = inverse(square[np.ix_(inside, inside)])
+    slopes = free.slopes(u)
+    covariance = slopes[:, None] * cov_u * slopes
+    sd_u = np.sqrt(np.diag(cov_u))
+    reach = quantile(level, freedom)
+    values = np.asarray(free.natural(u))
+    ends = np.stack(
+        [np.asarray(free.natural(u - reach * sd_u)), np.asarray(free.natural(u + reach * sd_u))]
+    )
+    sd = np.sqrt(np.diag(covariance))
+    with np.errstate(invalid="ignore"):
+        correlation = np.where(np.isinf(np.outer(sd, sd)), np.nan, covariance / np.outer(sd, sd))
+    size, unit = np.abs(values), free.units()
+    size = np.where(size > NEAR_ZERO * unit, size, np.where(unit, unit, 1.0))
+    relative = j * (size / np.where(slopes == 0, 1.0, slopes))
+    relative[:, held] = 0.0
+    _, s, rows = np.linalg.svd(relative, full_matrices=False)
+    s = s[: inside.size]
+    rows = rows[: inside.size]
+    return Certainty(
+        covariance, correlation, sd, ends.min(axis=0), ends.max(axis=0), list(map(bool, held)),
+        (s, rows), weak_directions(free.names, s, rows, _told(size, values)),
+    )  # fmt: skip
+
+
+def at_bounds(objective: Objective, u: np.ndarray, j: np.ndarray) -> np.ndarray:
+    """Which numbers a bound holds: on it, and wanting to go beyond."""
+    slope = j.T @ objective.residuals(u)
+    edge = EDGE * np.maximum(1.0, np.abs(u))
+    return ((u <= objective.low + edge) & (slope >= 0)) | (
+        (u >= objective.high - edge) & (slope <= 0)
+    )
+
+
+def inverse(square: np.ndarray) -> np.ndarray:
+    """The inverse of a symmetric matrix; infinite variance along directions nothing determines."""
+    if not square.size:
+        return square
+    scale = np.sqrt(np.abs(np.diag(square)))
+    scale = np.where(scale > 0, scale, 1.0)
+    values, vectors = np.linalg.eigh(square / np.outer(scale, scale))
+    good = values > TINY * values.max(initial=0.0)
+    part = vectors[:, good] / values[good] @ vectors[:, good].T
+    lost = np.max(np.abs(vectors[:, ~good]), axis=1, initial=0.0) > 1e-3
+    part[lost, lost] = np.inf
+    return part / np.outer(scale, scale)
+
+
+def quantile(level: float, freedom: float | None) -> float:
+    """How many standard deviations an interval reaches."""
+    upper = 0.5 + 0.5 * level
+    if freedom is None:
+        return float(scipy.stats.norm.ppf(upper))
+    return float(scipy.stats.t.ppf(upper, max(freedom, 1.0)))
+
+
+def _told(size: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Changes relative to the numbers themselves from changes relative to their sizes."""
+    near_zero = np.abs(values) <= NEAR_ZERO * size
+    return np.where(near_zero, 1.0, size / np.where(near_zero, 1.0, np.abs(values)))
+
+
+def weak_directions(
+    names: list[str], s: np.ndarray, rows: np.ndarray, told: Any = 1.0
+) -> list[str]:
+    """Directions that the data hardly determine, in words; `told` makes percentages of rows."""
+    sentences = []
+    for value, row in sorted(zip(s, rows, strict=True), key=lambda pair: pair[0]):
+        lost = value <= TINY * s.max()
+        if not lost and 1.0 / value < LOOSE:
+            break
+        sentences.append(_sentence(names, row * told, np.inf if lost else 1.0 / value))
+    return sentences
+
+
+def _sentence(names: list[str], row: np.ndarray, sd: float) -> str:
+    order = np.argsort(-np.abs(row))
+    main = [k for k in order if abs(row[k]) > 0.2 * abs(row[order[0]])][:5]
+    held = (
+        "not at all"
+        if not np.isfinite(sd)
+        else f"only to {100 * sd:.2g} % (one standard deviation)"
+    )
+    if len(main) == 1:
+        return f"{names[main[0]]} is determined {held}."
+    lead = main[0]
+    parts = [f"{names[lead]} by +10 %"] + [
+        f"{names[k]} by {10 * row[k] / row[lead]:+.2g} %" for k in main[1:]
+    ]
+    words = f"{', '.join(names[k] for k in main[:-1])} and {names[main[-1]]}"
+    return (
+        f"{words} trade off: changing {', '.join(parts)} together hardly changes the fit; "
+        f"this combination is determined {held}."
+    )
+
+
+# -- profiles -------------------------------------------------------------------------------------
+class Held(Unconstrained):
+    """A target with one number held at a value: a vector without that entry."""
+
+    def __init__(self, target: Objective, index: int, value: float):
+        self._target, self._index, self._value = target, index, value
+        self.low, self.high = np.delete(target.low, index), np.delete(target.high, index)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def whole(self, rest: np.ndarray) -> np.ndarray:
+        return np.insert(rest, self._index, self._value)
+
+    def residuals(self, rest: np.ndarray) -> np.ndarray:
+        return self._target.residuals(self.whole(rest))
+
+    def jacobian(self, rest: np.ndarray) -> np.ndarray:
+        return np.delete(self._target.jacobian(self.whole(rest)), self._index, axis=1)
+
+    def value(self, rest: np.ndarray) -> float:
+        return self._target.value(self.whole(rest))
+
+    def gradient(self, rest: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = self._target.gradient(self.whole(rest))
+        return value, np.delete(slope, self._index)
+
+    def hessian(self, rest: np.ndarray) -> np.ndarray:
+        whole = self._target.hessian(self.whole(rest))
+        return np.delete(np.delete(whole, self._index, axis=0), self._index, axis=1)
+
+    def signature(self, rest: np.ndarray) -> str:
+        return self._target.signature(self.whole(rest))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Profile:
+    """The least loss for given values of one number, and the interval it implies."""
+
+    name: str
+    values: np.ndarray
+    losses: np.ndarray
+    low: float  # NaN where the profile did not rise far enough within the range
+    high: float
+    threshold: float
+
+    def __repr__(self) -> str:
+        return f"Profile of {self.name}: {self.low:.6g} to {self.high:.6g}"
+
+
+def profile(
+    objective: Objective, u: np.ndarray, name: str, sd: float, refit: Any, freedom: float | None,
+    points: int = 15, level: float = 0.95, reach: float = 4.0,
+) -> Profile:  # fmt: skip
+    """Refit everything else for values of `name` around its estimate, outwards from the middle."""
+    free: Free = objective.free
+    if name not in free.names:
+        raise ValueError(f'profile: "{name}" is not free; free are {", ".join(free.names)}.')
+    k = free.names.index(name)
+    width = reach * sd if np.isfinite(sd) and sd > 0 else 0.5 * max(abs(u[k]), 1.0)
+    grid = np.clip(
+        u[k] + width * np.linspace(-1, 1, points | 1), objective.low[k], objective.high[k]
+    )
+    losses = np.full(grid.size, np.inf)
+    middle = grid.size // 2
+    for way in (range(middle, grid.size), range(middle - 1, -1, -1)):
+        rest = np.delete(u, k)
+        for m in way:
+            held = Held(objective, k, float(grid[m]))
+            if not np.isfinite(held.value(rest)):
+                break  # cannot be simulated from here on
+            if rest.size:
+                rest = refit(held, rest).u
+            losses[m] = objective.value(held.whole(rest))
+    rise = 0.5 * quantile(level, freedom) ** 2
+    values = np.array([float(free.natural(np.insert(np.delete(u, k), k, g))[k]) for g in grid])
+    least = losses.min()
+    low, high = _crossing(values, losses - least - rise, int(losses.argmin()))
+    return Profile(name, values, losses, low, high, least + rise)
+
+
+def _crossing(values: np.ndarray, off: np.ndarray, best: int) -> tuple[float, float]:
+    """Where a curve crosses zero to the left and to the right of its least point."""
+    ends = []
+    for way in (range(best, 0, -1), range(best, values.size - 1)):
+        step = -1 if way.step == -1 else 1
+        end = np.nan
+        for m in way:
+            a, b = off[m], off[m + step]
+            if a <= 0 < b:
+                # the profile is near a parabola, so its root is interpolated in sqrt
+                end = values[m] + (values[m + step] - values[m]) * (-a) / (b - a)
+                break
+        ends.append(float(end))
+    return min(ends), max(ends)

@@ -1,0 +1,225 @@
+"""Numbers in a model by name: `k`, `arm.k`, `w[2]`, and `start.v` for an initial value.
+
+Names are those that tables show: the path to a leaf of a pytree, or to one entry of an array.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .tables import leaf_name
+from .trace import is_tracer
+
+START = "start."
+LISTED = 12  # names in an error
+ENTRY = re.compile(r"(.*)\[([\d, ]+)\]")
+
+
+class UnknownName(ValueError):
+    """A name that nothing in the model has."""
+
+
+class WrongValue(ValueError):
+    """A value that does not fit what it is to replace."""
+
+
+# -- names --------------------------------------------------------------------------------------
+def leaf_names(tree: Any, root: str = "") -> list[str]:
+    """The names of the numbers and arrays in a pytree; one that is a leaf is called `root`."""
+    return list(_numbers(tree, root))
+
+
+def number_names(tree: Any, root: str = "") -> list[str]:
+    """The names of all single numbers: an array is listed entry by entry, as `w[0]`, `w[1]`."""
+    return [entry for name, leaf in _numbers(tree, root).items() for entry in entries(name, leaf)]
+
+
+def entries(name: str, leaf: Any) -> list[str]:
+    """The names of the entries of one leaf: `w[0]`, `A[0,1]`, or just `k` for a number."""
+    if np.ndim(leaf) == 0:
+        return [name]
+    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*np.shape(leaf))]
+
+
+def value_of(tree: Any, name: str, root: str = "") -> Any:
+    """What is called `name`: a leaf, or an entry of one."""
+    leaves = _numbers(tree, root)
+    at, index = _locate(leaves, name)
+    return leaves[at] if index is None else leaves[at][index]
+
+
+def unknown(name: str, known: Iterable[str], what: str = "number") -> UnknownName:
+    """The error for a name that is not there, with the nearest ones that are."""
+    known = list(known)
+    if not known:
+        return UnknownName(f'no {what} is called "{name}": there are none in the model.')
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near += [k for k in known if _last(k) == _last(name) and k not in near][:3]
+    guess = f" Did you mean {' or '.join(near)}?" if near else ""
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return UnknownName(
+        f'no {what} is called "{name}".{guess} There are {", ".join(known[:LISTED])}{more}.'
+    )
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].partition("[")[0].lower()
+
+
+def _numbers(tree: Any, root: str) -> dict[str, Any]:
+    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {leaf_name(path, root): leaf for path, leaf in flat if _is_numeric(leaf)}
+
+
+def _is_numeric(leaf: Any) -> bool:
+    if isinstance(leaf, bool | int | float):
+        return True
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and (
+        jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
+    )
+
+
+def _locate(leaves: Mapping[str, Any], name: str) -> tuple[str, tuple[int, ...] | None]:
+    """The leaf that has this name, and which of its entries is meant (None: all of it)."""
+    if name in leaves:
+        return name, None
+    entry = ENTRY.fullmatch(name)
+    if not entry or entry[1] not in leaves:
+        raise unknown(name, leaves)
+    index = tuple(int(k) for k in entry[2].split(","))
+    shape = np.shape(leaves[entry[1]])
+    if len(index) != len(shape) or any(k >= n for k, n in zip(index, shape, strict=True)):
+        size = f"has shape {shape}" if shape else "is one number"
+        raise UnknownName(
+            f'no number is called "{name}": {entry[1]} {size}, and entries are counted from 0.'
+        )
+    return entry[1], index
+
+
+# -- values -------------------------------------------------------------------------------------
+def with_values(
+    tree: Any, values: Mapping[str, Any], root: str = "", any_shape: bool = False
+) -> Any:
+    """The same pytree with some of its numbers replaced, each called by its name.
+
+    A value is a number or an array of the leaf's shape (of any shape if `any_shape`), possibly
+    traced. Whole numbers become floats where a value is one.
+    """
+    new = _numbers(tree, root)
+    for name, value in values.items():
+        at, index = _locate(new, name)
+        if any_shape and index is None and np.shape(value) != np.shape(new[at]):
+            new[at] = jnp.asarray(value, jnp.result_type(new[at]))
+            continue
+        new[at] = _replaced(name, new[at], index, value)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: new.get(leaf_name(path, root), leaf) if _is_numeric(leaf) else leaf, tree
+    )
+
+
+def _replaced(name: str, leaf: Any, index: tuple[int, ...] | None, value: Any) -> Any:
+    """The leaf with a new value, or with a new value in one of its entries."""
+    traced = is_tracer(value) or is_tracer(leaf)
+    value = value if traced else _checked(name, value)
+    shape = np.shape(leaf) if index is None else ()
+    if np.shape(value) != shape:
+        raise WrongValue(_misfit(name, shape, value))
+    own = jnp.result_type(leaf)
+    kind = own if jnp.issubdtype(own, jnp.floating) else jnp.result_type(leaf, value)
+    if index is not None:
+        return jnp.asarray(leaf, kind).at[index].set(value)
+    if traced or hasattr(leaf, "dtype"):
+        return jnp.asarray(value, kind)
+    return np.asarray(value, kind).item()
+
+
+def _checked(name: str, value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise WrongValue(f"{name} = {value!r}: expected a number, or a list of numbers.")
+    return array
+
+
+def _misfit(name: str, shape: tuple[int, ...], value: Any) -> str:
+    got = "one number" if np.ndim(value) == 0 else f"shape {np.shape(value)}"
+    if not shape:
+        return f"{name} is one number, but its new value has {got}. Write {name}=1.5."
+    few = ", ".join(["1.5"] * shape[0]) if len(shape) == 1 and shape[0] <= 4 else "..."
+    first = f"{name}[{','.join('0' * len(shape))}]"
+    return (
+        f"{name} has shape {shape}, but its new value is {got}. "
+        f"Write {name}=[{few}], or {first}=1.5 for one entry."
+    )
+
+
+def parse_value(name: str, text: str) -> Any:
+    """A number, a truth value or a list of numbers, as written on a command line."""
+    words = {"true": True, "false": False, "inf": np.inf, "-inf": -np.inf, "nan": np.nan}
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
+    try:
+        value = ast.literal_eval(text.strip())
+        _checked(name, value)
+        return value
+    except (ValueError, SyntaxError, TypeError):
+        raise WrongValue(
+            f"{name}={text}: expected a number or a list, like {name}=2.5 or {name}=[1, 2, 3]."
+        ) from None
+
+
+# -- scenarios ----------------------------------------------------------------------------------
+def scenario_names(scenario: Any) -> list[str]:
+    """Every name that can be set in a scenario: those of p, then `start.` and those of x."""
+    x = scenario.start_at(scenario.p).x
+    return [*leaf_names(scenario.p, "p"), *(START + name for name in leaf_names(x, "x"))]
+
+
+def divided(names: Iterable[str], scenario: Any) -> tuple[list[str], list[str]]:
+    """Names of p, and names of x that were written as `start.name` (here without `start.`)."""
+    leaves = _numbers(scenario.p, "p")
+    states = _numbers(scenario.start_at(scenario.p).x, "x")
+    of_p, of_x = [], []
+    for name in names:
+        for group, known, part in (
+            (of_p, leaves, name),
+            (of_x, states, name.removeprefix(START) if name.startswith(START) else ""),
+        ):
+            entry = ENTRY.fullmatch(part)
+            if part in known or (entry and entry[1] in known):
+                _locate(known, part)
+                group.append(part)
+                break
+        else:
+            raise unknown(name, scenario_names(scenario))
+    return of_p, of_x
+
+
+def override(scenario: Any, values: Mapping[str, Any]) -> Any:
+    """The scenario with new values, say `{"k": 2.0, "start.v": 1.0}`.
+
+    A start that is a function of p stays one; what is set in it no longer depends on p.
+    """
+    of_p, of_x = divided(values, scenario)
+    p = with_values(scenario.p, {name: values[name] for name in of_p}, "p")
+    changes: dict[str, Any] = {"p": p}
+    if of_x:
+        first = {name: values[START + name] for name in of_x}
+
+        def start(p: Any) -> Any:
+            now = scenario.start_at(p)
+            return now.replace(x=with_values(now.x, first, "x"))
+
+        changes["start"] = start if callable(scenario.start) else start(p)
+    return scenario.replace(**changes)

@@ -1,0 +1,423 @@
+"""Fitting: every way leads to the same minimum, and what is said about it is true."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import saltus
+from fits import END, GUESS, NOISE, SAMPLES, START, TRUTH, ball, bounces, clean, fitted, scenario
+from fits import table as measurements
+from saltus.estimate import Student, objective
+
+OPTIMISERS = ["gauss-newton", "l-bfgs-b", "trust", "ipopt", "adam"]
+PACKAGES = {"ipopt": "ipyopt", "adam": "optax"}
+
+
+def near_truth(fit, deviations=4.0):
+    truth = np.array([TRUTH[name] for name in fit.names])
+    return np.all(np.abs(fit.values - truth) <= deviations * fit.sd)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fitted()
+
+
+# -- the plain fit ------------------------------------------------------------------------------
+def test_a_fit_finds_the_parameters_within_their_deviations(fit):
+    assert fit.ok
+    assert fit.result == "converged"
+    assert near_truth(fit)
+    assert fit["e"] == fit.p["e"] == fit.values[fit.names.index("e")]
+    assert fit.loss == pytest.approx(0.5 * SAMPLES.size, rel=0.5)  # half of chi squared
+
+
+def test_the_gradient_is_zero_there_and_the_hessian_is_that_of_finite_differences(fit):
+    o, u = fit._objective, fit.u
+    value, slope = o.gradient(u)
+    r, j = o.residuals_and_jacobian(u)
+    assert value == pytest.approx(0.5 * r @ r, rel=1e-12)
+    assert slope == pytest.approx(j.T @ r, abs=1e-8 * np.linalg.norm(j))  # adjoint = tangent
+    assert np.max(np.abs(slope)) <= 1e-6 * np.linalg.norm(j, axis=0).max()
+    step = 1e-5
+    columns = [
+        (o.gradient(u + step * e)[1] - o.gradient(u - step * e)[1]) / (2 * step)
+        for e in np.eye(u.size)
+    ]
+    assert o.hessian(u) == pytest.approx(np.array(columns), rel=1e-4)
+
+
+def test_covariance_is_that_of_the_linear_model_and_the_exact_one_is_near(fit):
+    _, j = fit._objective.residuals_and_jacobian(fit.u)
+    scale = fit._objective.free.slopes(fit.u)
+    expected = np.linalg.inv(j.T @ j) * np.outer(scale, scale)
+    assert fit.covariance == pytest.approx(expected, rel=1e-8)
+    assert fit.sd == pytest.approx(np.sqrt(np.diag(expected)), rel=1e-8)
+    assert fit.exact().sd == pytest.approx(fit.sd, rel=0.1)
+    reach = scipy.stats.norm.ppf(0.975)  # the noise is known
+    assert fit.high - fit.values == pytest.approx(reach * fit.sd, rel=1e-6)
+
+
+def test_a_profile_of_a_nearly_quadratic_loss_gives_the_same_interval(fit):
+    profile = fit.profile("e")
+    k = fit.names.index("e")
+    assert profile.low == pytest.approx(fit.low[k], abs=0.1 * fit.sd[k])
+    assert profile.high == pytest.approx(fit.high[k], abs=0.1 * fit.sd[k])
+    assert profile.losses.min() == pytest.approx(fit.loss, rel=1e-6)
+
+
+def test_prediction_bands_are_those_of_parameters_drawn_from_the_covariance(fit):
+    ts = np.array([0.5, 1.5, 3.0])
+    t, _, middle, high = fit.bands(ts=ts)["h"]
+    draws = np.random.default_rng(0).multivariate_normal(fit.values, fit.covariance, 200)
+    heights = []
+    for draw in draws:
+        p = dict(zip(fit.names, map(float, draw), strict=True))
+        heights.append(saltus.solve(ball, START, p, END, ts=ts).y["h"])
+    assert np.array_equal(t, ts)
+    assert (high - middle) / 1.96 == pytest.approx(np.std(heights, axis=0), rel=0.25)
+
+
+def test_predictions_are_those_of_a_solve_with_the_fitted_parameters(fit):
+    (run,) = fit.experiments
+    series = run.outputs["h"]
+    again = saltus.solve(ball, START, fit.p, END, ts=SAMPLES).y["h"]
+    assert series.predicted == pytest.approx(np.asarray(again), abs=1e-7)
+    assert np.array_equal(series.observed, measurements()["h"])
+    assert np.std(series.residual) == pytest.approx(1.0, abs=0.4)
+    assert run.solution.events.count == clean().events.count
+
+
+def test_a_fit_prints_estimates_with_units_and_intervals(fit):
+    text = repr(fit)
+    assert "converged" in text
+    assert "m/s^2" in text
+    assert f"{fit['e']:.5f}"[:6] in text
+
+
+def test_a_second_fit_of_the_same_shape_compiles_nothing(fit, compilations):
+    other = measurements(seed=8)
+    again = lambda: saltus.fit(scenario(), other, noise={"h": NOISE}).values
+    again()
+    assert compilations.during(again) == 0
+
+
+# -- every optimiser, search and loss -----------------------------------------------------------
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_every_optimiser_finds_the_same_minimum(fit, name):
+    if name in PACKAGES:
+        pytest.importorskip(PACKAGES[name])
+    other = fitted(optimiser=name, search="local", max_iterations=400)
+    assert other.values == pytest.approx(fit.values, abs=1e-3 * fit.sd.max())
+    assert other.settings["optimiser"] == name
+
+
+def test_an_optax_rule_may_be_given_as_it_is(fit):
+    optax = pytest.importorskip("optax")
+    slower = optax.exponential_decay(0.02, transition_steps=50, decay_rate=0.5)
+    rule = optax.chain(optax.clip(1e3), optax.adam(slower))
+    other = saltus.fit(
+        scenario(), measurements(), noise={"h": NOISE}, optimiser=rule, max_iterations=400
+    )
+    assert other.values == pytest.approx(fit.values, abs=1e-2 * fit.sd.max())
+
+
+@pytest.mark.parametrize("search", ["horizon", "multistart", "shooting"])
+def test_every_search_finds_the_same_minimum(fit, search):
+    other = fitted(search=search, segments=4, starts=4)
+    assert other.values == pytest.approx(fit.values, abs=1e-4 * fit.sd.max())
+
+
+@pytest.mark.parametrize("loss", ["integral", "aligned", "blended"])
+def test_every_loss_leads_near_the_truth_and_points_polish_it(loss):
+    data = saltus.Experiment(measurements(), events={"bounce": bounces()})
+    noise = {"h": NOISE, "bounce": 0.002}
+    rough = saltus.fit(scenario(), data, noise=noise, loss=loss, polish=False)
+    fine = saltus.fit(scenario(), data, noise=noise, loss=loss)
+    points = saltus.fit(scenario(), data, noise=noise)
+    truth = np.array([TRUTH[name] for name in rough.names])
+    assert rough.values == pytest.approx(truth, rel=0.01)
+    assert fine.values == pytest.approx(points.values, abs=1e-4 * points.sd.max())
+
+
+def test_quasi_newton_memory_is_dropped_when_the_sequence_of_events_changes(monkeypatch):
+    from saltus.estimate import optimisers
+
+    starts = []
+    minimize = optimisers.scipy.optimize.minimize
+    monkeypatch.setattr(
+        optimisers.scipy.optimize,
+        "minimize",
+        lambda *args, **options: starts.append(args[1]) or minimize(*args, **options),
+    )
+    far = scenario(p={"e": 0.6, "g": 9.3})  # more bounces than there were
+    other = saltus.fit(far, measurements(), noise={"h": NOISE}, optimiser="l-bfgs-b")
+    assert len({h["events"] for h in other.history}) > 1
+    assert len(starts) > 1
+    assert near_truth(other)
+
+
+# -- data of all kinds --------------------------------------------------------------------------
+def test_event_times_alone_determine_the_ball():
+    data = saltus.Experiment(events={"bounce": bounces()}, sd={"bounce": 0.002}, t1=END)
+    other = saltus.fit(scenario(), data)
+    assert other.ok
+    assert near_truth(other)
+    match = other.experiments[0].events["bounce"]
+    assert match.pairs == [(k, k) for k in range(bounces().size)]
+
+
+def test_events_that_were_missed_or_never_happened_do_not_stop_a_fit():
+    seen = np.sort(np.append(np.delete(bounces(), 1), 0.3))  # one missed, one imagined
+    both = saltus.Experiment(measurements(), events={"bounce": seen}, t1=END)
+    other = saltus.fit(scenario(), both, noise={"h": NOISE, "bounce": 0.5})
+    assert other.values == pytest.approx([TRUTH[name] for name in other.names], rel=0.02)
+
+
+def test_experiments_have_starts_sampling_and_horizons_of_their_own():
+    high = START.replace(x={"h": 5.0, "v": 0.0})
+    ts = np.linspace(0.2, 2.0, 12)
+    truth = saltus.solve(ball, high.replace(x={"h": 5.0, "v": -1.0}), TRUTH, 2.0, ts=ts)
+    second = {"t": ts, "v": np.array(truth.y["v"])}
+    second["v"][3] = np.nan
+    runs = [
+        saltus.Experiment(measurements(noise=0.001), name="first"),
+        saltus.Experiment(second, start=high, name="second"),
+    ]
+    noise = {"h": 0.001, "v": 0.001}
+    other = saltus.fit(scenario(), runs, noise=noise, free=["e", "g", "start.v"])
+    assert other.names == ["e", "g", "first.start.v", "second.start.v"]
+    assert other.values == pytest.approx([0.8, 9.81, 1.0, -1.0], abs=0.01)
+    assert other.starts[1].x["v"] == pytest.approx(-1.0, abs=0.01)
+    assert other.experiments[1].outputs["v"].t.size == 11
+
+
+def test_parameters_may_differ_between_experiments():
+    ts = np.linspace(0.2, 3.0, 20)
+    runs = []
+    for g in (9.81, 1.62):  # on the moon, too
+        sol = saltus.solve(ball, START, {"e": 0.8, "g": g}, 3.0, ts=ts)
+        runs.append(saltus.Experiment({"t": ts, "h": sol.y["h"]}, set={"g": g}))
+    other = saltus.fit(scenario(), runs, free=["e"])
+    assert other.values == pytest.approx([0.8], rel=1e-6)
+
+
+def test_unknown_noise_is_estimated_for_every_output():
+    rng = np.random.default_rng(0)
+    data = {**measurements(), "v": np.asarray(clean().y["v"]) + 0.3 * rng.normal(size=SAMPLES.size)}
+    other = saltus.fit(scenario(), data)
+    assert other.noise["h"] == pytest.approx(NOISE, rel=0.4)
+    assert other.noise["v"] == pytest.approx(0.3, rel=0.4)
+    assert near_truth(other)
+
+
+def test_outliers_do_little_to_a_student_likelihood():
+    data = measurements()
+    data["h"][::8] += 1.0
+    plain = saltus.fit(scenario(), data)
+    robust = saltus.fit(scenario(), data, likelihood="student")
+    off = lambda fit: np.max(np.abs(fit.values / [TRUTH[n] for n in fit.names] - 1))
+    assert off(robust) < 0.2 * off(plain)
+    assert saltus.fit(scenario(), data, likelihood=Student(4.0)).values == pytest.approx(
+        robust.values
+    )
+
+
+def test_a_prior_weighs_as_much_as_it_knows():
+    fit = fitted()
+    sure = saltus.fit(scenario(), measurements(), noise={"h": NOISE}, priors={"g": (9.0, 1e-6)})
+    equal = saltus.fit(
+        scenario(), measurements(), noise={"h": NOISE},
+        priors={"g": (fit["g"] + 0.02, fit.sd[fit.names.index("g")])},
+    )  # fmt: skip
+    assert sure["g"] == pytest.approx(9.0, abs=1e-5)
+    assert equal["g"] == pytest.approx(fit["g"] + 0.01, abs=1e-3)
+
+
+def test_a_bound_that_holds_a_number_is_said():
+    other = saltus.fit(scenario(), measurements(), noise={"h": NOISE}, bounds={"e": (0.5, 0.79)})
+    assert other["e"] == pytest.approx(0.79, abs=1e-4)
+    assert other.at_bound == [name == "e" for name in other.names]
+    assert "At a bound: e" in other.message
+    assert "at its bound" in other.table()
+
+
+def test_scales_change_the_way_but_not_the_minimum(fit):
+    other = fitted_on_scales()
+    assert other.values == pytest.approx(fit.values, abs=1e-4 * fit.sd.max())
+    assert other.sd == pytest.approx(fit.sd, rel=1e-3)
+
+
+def fitted_on_scales():
+    return saltus.fit(
+        scenario(scales={"g": "log", "e": "logit"}, bounds={"e": (0.1, 0.99), "g": (1.0, 50.0)}),
+        measurements(), noise={"h": NOISE},
+    )  # fmt: skip
+
+
+# -- bad basins ---------------------------------------------------------------------------------
+def test_a_guess_that_cannot_be_simulated_to_the_end_is_fitted_from_its_beginning():
+    zeno = scenario(p={"e": 0.45, "g": 9.0})  # its bounces pile up before the end
+    with pytest.raises(saltus.SolveError, match="events_accumulate"):
+        zeno.solve()
+    other = saltus.fit(zeno, measurements(), noise={"h": NOISE})
+    assert other.ok
+    assert near_truth(other)
+
+
+def test_a_local_fit_from_such_a_guess_says_what_to_do():
+    zeno = scenario(p={"e": 0.45, "g": 9.0})
+    with pytest.raises(saltus.SolveError, match="the first guess cannot be simulated") as error:
+        saltus.fit(zeno, measurements(), search="local")
+    assert 'search="horizon"' in str(error.value)
+    assert error.value.solution.events.count > 5
+
+
+def test_a_fit_that_leaves_structure_in_its_residuals_says_so():
+    data = measurements()
+    data["h"] = data["h"] + 0.2 * np.sin(3 * data["t"])  # what no ball does
+    other = saltus.fit(scenario(), data, starts=2)
+    assert "residuals have structure" in other.message
+
+
+# -- long work ----------------------------------------------------------------------------------
+def test_stopping_by_hand_returns_the_best_point_so_far(monkeypatch):
+    each, calls = objective.Objective._each, []
+
+    def impatient(self, kind, u):
+        calls.append(u)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return each(self, kind, u)
+
+    monkeypatch.setattr(objective.Objective, "_each", impatient)
+    other = saltus.fit(scenario(), measurements(), noise={"h": NOISE})
+    assert other.result == "interrupted"
+    assert "resume=" in other.message
+    assert other.loss <= min(h["loss"] for h in other.history)
+    assert other.loss < other.history[0]["loss"]
+    assert other.experiments[0].outputs["h"].t.size == SAMPLES.size
+
+
+def test_a_checkpoint_is_where_a_fit_goes_on(tmp_path):
+    pytest.importorskip("optax")
+    options = {"optimiser": "adam", "search": "local", "noise": {"h": NOISE}}
+    file = tmp_path / "deep" / "fit.npz"
+    run = lambda n, **more: saltus.fit(
+        scenario(), measurements(), **options, max_iterations=n, **more
+    )
+    whole = run(60)
+    run(40, checkpoint=file)
+    rest = run(20, resume=file)
+    assert rest.history[0]["loss"] == pytest.approx(whole.history[40]["loss"], rel=1e-9)
+    assert rest.values == pytest.approx(whole.values, rel=1e-9)
+
+
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
+    file = tmp_path / "fit.npz"
+    saltus.fit(scenario(), measurements(), noise={"h": NOISE}, checkpoint=file)
+    with pytest.raises(ValueError, match="belongs to a fit of e, g"):
+        saltus.fit(scenario(), measurements(), free=["e"], resume=file)
+    (tmp_path / "other.npz").write_text("not one")
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        saltus.fit(scenario(), measurements(), resume=tmp_path / "other.npz")
+
+
+def test_the_log_is_a_file_of_json_lines(tmp_path):
+    file = tmp_path / "log.jsonl"
+    other = saltus.fit(scenario(), measurements(), noise={"h": NOISE}, log=file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["loss"] for line in lines] == [h["loss"] for h in other.history]
+    assert set(lines[0]) >= {"iteration", "stage", "gradient", "events", "seconds", "u"}
+
+
+def test_progress_is_drawn_on_request_and_cleared(capsys):
+    saltus.fit(scenario(), measurements(), noise={"h": NOISE}, progress=True)
+    err = capsys.readouterr().err
+    assert "iteration 1, loss" in err
+    assert "events" in err
+    assert err.endswith("\r")
+
+
+def test_progress_is_silent_where_there_is_no_terminal(capsys):
+    saltus.fit(scenario(), measurements(), noise={"h": NOISE})
+    assert capsys.readouterr().err == ""
+
+
+# -- wrong input --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"loss": "squares"}, "expected one of points"),
+        ({"search": "everywhere"}, "expected one of auto"),
+        ({"optimiser": "newton"}, "Write one of lm"),
+        ({"likelihood": "poisson"}, "expected .normal."),
+        ({"loss": "aligned"}, "needs observed event times"),
+        ({"noise": {"v": 1.0}}, "which is not measured"),
+        ({"noise": {"h": -1.0}}, "expected a positive number"),
+        ({"free": ["mass"]}, 'called "mass"'),
+    ],
+)
+def test_wrong_options_are_answered_in_words(options, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        saltus.fit(scenario(), measurements(), **options)
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        ([], "no data"),
+        ({"t": [-1.0, 1.0], "h": [1.0, 1.0]}, "before its start"),
+        (saltus.Experiment({"t": [1.0], "h": [1.0]}, t1=0.5), "after its end"),
+        ({"t": [np.nan], "h": [1.0]}, "has no measurements"),
+        ({"t": [0.0], "h": [1.0]}, "ends where it starts"),
+    ],
+)
+def test_wrong_data_are_answered_in_words(data, words):
+    with pytest.raises(ValueError, match=words):
+        saltus.fit(scenario(), data)
+
+
+def test_a_system_alone_needs_parameters_and_a_start():
+    with pytest.raises(TypeError, match="needs p and start"):
+        saltus.fit(ball, measurements())
+    with pytest.raises(TypeError, match="expected a Scenario or a HybridSystem"):
+        saltus.fit(dataclasses, measurements())
+    other = saltus.fit(ball, measurements(), GUESS, start=START, noise=NOISE)
+    assert near_truth(other)
+
+
+def test_a_start_may_be_a_function_of_parameters():
+    start = lambda p: saltus.Instant(t=0.0, x={"h": p["h0"], "v": jnp.asarray(1.0)})
+    p = {**GUESS, "h0": 2.9}
+    other = saltus.fit(ball, measurements(), p, start=start, noise=NOISE)
+    assert other["h0"] == pytest.approx(3.0, abs=0.05)
+
+
+def test_data_may_go_on_after_a_prediction_has_ended():
+    # a ball that is caught: what it does afterwards is to stay there
+    caught = saltus.HybridSystem(
+        lambda now, p: {"h": now.x["v"], "v": -p["g"]},
+        events=[saltus.Event("caught", lambda now, p: now.x["h"] - 1.0, terminal=True)],
+    )
+    ts = np.linspace(0.05, 1.0, 20)
+    height = np.maximum(3.0 - 0.5 * 9.81 * ts**2, 1.0)
+    start = saltus.Instant(t=0.0, x={"h": 3.0, "v": 0.0})
+    data = saltus.Experiment({"t": ts, "h": height}, events={"caught": [np.sqrt(4 / 9.81)]}, t1=1.0)
+    other = saltus.fit(caught, data, {"g": 12.0}, start=start, noise={"h": 0.01, "caught": 0.01})
+    assert other.ok
+    assert other["g"] == pytest.approx(9.81, rel=1e-6)
+
+
+def test_the_sweep_is_chosen_from_the_sizes():
+    fit = fitted()
+    assert fit._objective.direction() == "forward"
+    wide = scenario(p={**GUESS, "unused": jnp.zeros(40)})
+    data = saltus.Experiment(events={"bounce": bounces()[:1]}, sd={"bounce": 0.01}, t1=1.2)
+    other = saltus.fit(wide, data, search="local", max_iterations=5)
+    assert other._objective.direction() == "reverse"
+    assert any("not at all" in sentence for sentence in other.weak)

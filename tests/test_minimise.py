@@ -1,0 +1,247 @@
+"""Optimal control and design: closed-form optima, constraints, unknown numbers of events."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import saltus
+from saltus.estimate.shooting import shoot
+
+CONSTRAINED = [pytest.param("ipopt"), pytest.param("slsqp")]
+G = 9.81
+
+
+def have(optimiser):
+    if optimiser == "ipopt":
+        pytest.importorskip("ipyopt")
+
+
+# -- a throw that must land at a distance, with a free final time ---------------------------------
+ballistic = saltus.HybridSystem(
+    lambda now, p: {"x": now.x["vx"], "y": now.x["vy"], "vx": 0.0, "vy": -G}
+)
+
+
+def throw(p):
+    start = saltus.Instant(t=0.0, x={"x": 0.0, "y": 0.0, "vx": p["vx"], "vy": p["vy"]})
+    sol = saltus.solve(ballistic, start, p, p["T"], max_steps=64)
+    effort = 0.5 * (p["vx"] ** 2 + p["vy"] ** 2)
+    return effort, {"x": sol.final.x["x"], "y": sol.final.x["y"], "sol": sol}
+
+
+@pytest.mark.parametrize("optimiser", CONSTRAINED)
+def test_the_least_throw_over_a_distance_leaves_at_45_degrees(optimiser):
+    have(optimiser)
+    best = saltus.minimise(
+        throw, {"vx": 5.0, "vy": 8.0, "T": 1.0}, bounds={"T": (0.1, 5.0)},
+        subject_to={"x": 10.0, "y": 0.0}, optimiser=optimiser,
+    )  # fmt: skip
+    assert best.ok
+    assert best.violation <= 1e-6
+    assert best.loss == pytest.approx(0.5 * G * 10.0, rel=1e-6)
+    assert best.p["vx"] == pytest.approx(float(best.p["vy"]), rel=1e-4)
+    assert best.p["T"] == pytest.approx(np.sqrt(2 * 10.0 / G), rel=1e-4)
+    assert best.extras["sol"].final.x["x"] == pytest.approx(10.0, abs=1e-5)
+    assert "converged" in repr(best)
+
+
+# -- inputs as decision variables: the double integrator ------------------------------------------
+PIECES = 8
+cart = saltus.HybridSystem(
+    lambda now, p: {"x": now.x["v"], "v": now.u},
+    rate=lambda now, p: now.u**2,
+    inputs=lambda p: saltus.Steps(jnp.arange(PIECES) / PIECES, p["u"]),
+)
+
+
+def exact_cart():
+    """The least integral of u^2 for one unit of way, from rest to rest: a quadratic program."""
+    h = 1.0 / PIECES
+    ends = 1.0 - h * (np.arange(PIECES) + 0.5)
+    conditions = np.stack([h * np.ones(PIECES), h * ends])
+    u = np.linalg.pinv(conditions) @ np.array([0.0, 1.0])
+    return u, h * u @ u
+
+
+def drive(p):
+    sol = saltus.solve(cart, saltus.Instant(t=0.0, x={"x": 0.0, "v": 0.0}), p, 1.0, max_steps=128)
+    return sol.integral, {"x": sol.final.x["x"], "v": sol.final.x["v"]}
+
+
+@pytest.mark.parametrize("optimiser", CONSTRAINED)
+def test_an_input_in_pieces_is_the_optimum_of_its_quadratic_program(optimiser):
+    have(optimiser)
+    best = saltus.minimise(
+        drive, {"u": jnp.ones(PIECES)}, subject_to={"x": 1.0, "v": 0.0}, optimiser=optimiser
+    )
+    u, cost = exact_cart()
+    assert best.loss == pytest.approx(cost, rel=1e-6)
+    assert np.asarray(best.p["u"]) == pytest.approx(u, abs=1e-3)
+
+
+def test_multiple_shooting_finds_the_same_input():
+    have("ipopt")
+    times = jnp.linspace(0.0, 1.0, 5)
+    start = saltus.Instant(t=0.0, x={"x": 0.0, "v": 0.0})
+
+    def segments(p):
+        shots = shoot(cart, start, p["nodes"], p, times, max_steps=64)
+        end = jax.tree.map(lambda v: v[-1], shots.ends)
+        return shots.integral, {
+            "gaps": jnp.stack(jax.tree.leaves(shots.gaps)),
+            "end": jnp.stack([end["x"], end["v"]]),
+        }
+
+    nodes = {"x": jnp.linspace(0.0, 1.0, 5)[1:-1], "v": jnp.ones(3)}
+    best = saltus.minimise(
+        segments, {"u": jnp.ones(PIECES), "nodes": nodes},
+        subject_to={"gaps": 0.0, "end": np.array([1.0, 0.0])},
+    )  # fmt: skip
+    assert best.ok
+    assert best.loss == pytest.approx(exact_cart()[1], rel=1e-6)
+
+
+def test_discrete_states_pass_from_segment_to_segment():
+    # a relay that has tripped in one segment stays so in the next
+    relay = saltus.HybridSystem(
+        lambda now, p: {"x": jnp.where(now.d["tripped"] > 0, -1.0, 1.0)},
+        events=[
+            saltus.Event(
+                "trip", lambda now, p: now.x["x"] - 1.5, direction="rising",
+                reset=lambda now, p: now.replace(d={"tripped": now.d["tripped"] + 1.0}),
+            )
+        ],
+    )  # fmt: skip
+    start = saltus.Instant(t=0.0, x={"x": 0.0}, d={"tripped": 0.0})
+    times = np.linspace(0.0, 4.0, 5)
+    whole = saltus.solve(relay, start, None, 4.0, ts=times[1:])
+    shots = shoot(relay, start, {"x": whole.y["x"][:-1]}, None, times)
+    assert np.allclose(shots.gaps["x"], 0.0, atol=1e-9)
+    assert shots.ends["x"][-1] == pytest.approx(float(whole.final.x["x"]))
+
+
+# -- events on the way ----------------------------------------------------------------------------
+bouncing = saltus.HybridSystem(
+    lambda now, p: {"x": now.x["vx"], "y": now.x["vy"], "vx": 0.0, "vy": -G},
+    events=[
+        saltus.Event(
+            "bounce", lambda now, p: now.x["y"],
+            reset=lambda now, p: now.replace(x={**now.x, "vy": -0.8 * now.x["vy"]}),
+        )
+    ],
+)  # fmt: skip
+
+
+def test_the_number_of_events_may_change_on_the_way_to_the_optimum():
+    have("ipopt")
+
+    def land(p):
+        start = saltus.Instant(t=0.0, x={"x": 0.0, "y": 1.0, "vx": p["vx"], "vy": 0.0})
+        sol = saltus.solve(bouncing, start, p, p["T"], max_steps=256, max_events=16)
+        return p["vx"] ** 2 + 0.0 * p["T"], {"x": sol.final.x["x"], "sol": sol}
+
+    best = saltus.minimise(
+        land,
+        {"vx": 20.0, "T": 0.5},
+        bounds={"vx": (0.5, 50.0), "T": (0.1, 2.0)},
+        subject_to={"x": 4.0},
+    )
+    assert len({h["events"] for h in best.history}) > 1
+    assert best.loss == pytest.approx(4.0, rel=1e-4)  # slowly, over the longest time
+    assert best.extras["sol"].events.count == 3
+
+
+def test_path_constraints_hold_at_every_saved_time():
+    have("ipopt")
+    ts = jnp.linspace(0.05, 0.95, 10)
+
+    def slow(p):
+        start = saltus.Instant(t=0.0, x={"x": 0.0, "v": 0.0})
+        sol = saltus.solve(cart, start, p, 1.0, ts=ts, max_steps=128)
+        return sol.integral, {"x": sol.final.x["x"], "v": sol.final.x["v"], "speed": sol.y["v"]}
+
+    limits = {"x": 1.0, "v": 0.0, "speed": (None, 1.3)}
+    best = saltus.minimise(slow, {"u": jnp.ones(PIECES)}, subject_to=limits)
+    assert best.ok
+    assert np.max(best.constraints["speed"]) <= 1.3 + 1e-6
+    assert best.loss > exact_cart()[1] * 1.01
+
+
+# -- without constraints, and in words ------------------------------------------------------------
+@pytest.mark.parametrize("optimiser", ["l-bfgs-b", "trust", "adam"])
+def test_every_optimiser_finds_an_unconstrained_minimum(optimiser):
+    if optimiser == "adam":
+        pytest.importorskip("optax")
+    rosenbrock = lambda p: (1 - p["a"]) ** 2 + 10.0 * (p["b"] - p["a"] ** 2) ** 2
+    best = saltus.minimise(
+        rosenbrock, {"a": -1.0, "b": 1.0}, optimiser=optimiser, max_iterations=3000,
+        options={"learning_rate": 0.05} if optimiser == "adam" else None,
+    )  # fmt: skip
+    assert best.values == pytest.approx([1.0, 1.0], abs=1e-3)
+
+
+def test_several_starts_find_the_lower_of_two_valleys():
+    two = lambda p: (p["a"] ** 2 - 1) ** 2 + 0.3 * p["a"]
+    near = saltus.minimise(two, {"a": 0.9})
+    wide = saltus.minimise(two, {"a": 0.9}, bounds={"a": (-2.0, 2.0)}, starts=8)
+    assert near.p["a"] > 0 > wide.p["a"]
+    assert wide.loss < near.loss
+
+
+def test_what_cannot_be_satisfied_is_called_infeasible():
+    have("ipopt")
+    best = saltus.minimise(
+        lambda p: (p["a"] ** 2, {"c": p["a"] ** 2}),
+        {"a": 1.0},
+        subject_to={"c": -1.0},
+        max_iterations=50,
+    )
+    assert best.result == "infeasible"
+    assert not best.ok
+    assert best.violation >= 1.0 - 1e-6
+
+
+def test_stopping_by_hand_returns_the_best_point():
+    from saltus.estimate import optimise
+
+    class Impatient(optimise.Monitor):
+        def iteration(self, *args):
+            super().iteration(*args)
+            if len(self.history) == 3:
+                raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimise, "Monitor", Impatient)
+        best = saltus.minimise(lambda p: (p["a"] - 3.0) ** 4, {"a": 0.0})
+    assert best.result == "interrupted"
+    assert best.loss < 81.0
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: saltus.minimise(lambda p: p["a"] * jnp.ones(2), {"a": 1.0}), "one number"),
+        (
+            lambda: saltus.minimise(lambda p: p["a"], {"a": 1.0}, subject_to={"c": 0.0}),
+            'nothing called "c"',
+        ),
+        (
+            lambda: saltus.minimise(
+                lambda p: (p["a"], {"c": p["a"]}), {"a": 1.0}, subject_to={"c": (1, 0)}
+            ),
+            "low is above high",
+        ),
+        (
+            lambda: saltus.minimise(
+                lambda p: (p["a"], {"c": p["a"]}), {"a": 1.0}, subject_to={"c": 0}, optimiser="adam"
+            ),
+            "keeps no constraints",
+        ),
+        (lambda: saltus.minimise(lambda p: p["a"] * jnp.nan, {"a": 1.0}), "not finite"),
+        (lambda: saltus.minimise(lambda p: p["a"], {"a": 1.0}, optimiser="lm"), "use saltus.fit"),
+    ],
+)  # fmt: skip
+def test_wrong_wishes_are_answered_in_words(call, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        call()
