@@ -3,6 +3,8 @@
 import dataclasses
 import json
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -235,6 +237,7 @@ def test_a_prior_weighs_as_much_as_it_knows():
         priors={"g": (fit["g"] + 0.02, fit.sd[fit.names.index("g")])},
     )  # fmt: skip
     assert sure["g"] == pytest.approx(9.0, abs=1e-5)
+    assert sure.result == "suspect"  # the data disagree
     assert equal["g"] == pytest.approx(fit["g"] + 0.01, abs=1e-3)
 
 
@@ -281,7 +284,9 @@ def test_a_fit_that_leaves_structure_in_its_residuals_says_so():
     data = measurements()
     data["h"] = data["h"] + 0.2 * np.sin(3 * data["t"])  # what no ball does
     other = saltus.fit(scenario(), data, starts=2)
-    assert "residuals have structure" in other.message
+    assert "residuals of h have structure" in other.message
+    assert other.result == "suspect"
+    assert not other.ok
 
 
 # -- long work ----------------------------------------------------------------------------------
@@ -360,6 +365,9 @@ def test_progress_is_silent_where_there_is_no_terminal(capsys):
         ({"noise": {"v": 1.0}}, "which is not measured"),
         ({"noise": {"h": -1.0}}, "expected a positive number"),
         ({"free": ["mass"]}, 'called "mass"'),
+        ({"optimiser": "slsqp"}, "is for saltus.minimise"),
+        ({"max_iterations": 0}, "at least 1"),
+        ({"priors": {"g": (9.0, 0.0)}}, "too small"),
     ],
 )
 def test_wrong_options_are_answered_in_words(options, words):
@@ -373,8 +381,15 @@ def test_wrong_options_are_answered_in_words(options, words):
         ([], "no data"),
         ({"t": [-1.0, 1.0], "h": [1.0, 1.0]}, "before its start"),
         (saltus.Experiment({"t": [1.0], "h": [1.0]}, t1=0.5), "after its end"),
-        ({"t": [np.nan], "h": [1.0]}, "has no measurements"),
+        ({"t": [1.0], "h": [np.nan]}, "has no measurements"),
         ({"t": [0.0], "h": [1.0]}, "ends where it starts"),
+        ({"t [min]": [1.0], "h": [1.0]}, "is in min, the model has t in s"),
+        ({"t": [1.0, 2.0], "h": [1.0, np.inf]}, "infinite"),
+        ({"t": [1.0, np.nan], "h": [1.0, 2.0]}, "without a time"),
+        ({"t": np.array(["2026-01-01"], dtype="datetime64[D]"), "h": [1.0]}, "are dates"),
+        (saltus.Experiment({"t": [1.0], "h": [1.0]}, set={"g": 9.0}), "which is free"),
+        (saltus.Experiment({"t": [1.0], "h": [1.0]}, sd={"h": np.ones(3)}), "has shape"),
+        (saltus.Experiment(events={"bounce": [1.0, np.nan]}), "not finite"),
     ],
 )
 def test_wrong_data_are_answered_in_words(data, words):
@@ -421,3 +436,107 @@ def test_the_sweep_is_chosen_from_the_sizes():
     other = saltus.fit(wide, data, search="local", max_iterations=5)
     assert other._objective.direction() == "reverse"
     assert any("not at all" in sentence for sentence in other.weak)
+
+
+def test_a_network_inside_a_reset_is_fitted_like_any_parameter():
+    def rebound(now, p):
+        share = jax.nn.sigmoid(p["net"](now.x["v"][None] / 10)[0])
+        return now.replace(x={"h": now.x["h"], "v": -share * now.x["v"]})
+
+    soft = saltus.HybridSystem(
+        ball.flow, events=[saltus.Event("bounce", lambda now, p: now.x["h"], rebound)]
+    )
+    net = eqx.nn.Linear(1, 1, key=jax.random.key(1))
+    guess = {"g": 9.81, "net": net}
+    truth = {
+        "g": 9.81,
+        "net": eqx.tree_at(
+            lambda n: (n.weight, n.bias), net, (jnp.full((1, 1), 0.5), jnp.array([1.5]))
+        ),
+    }
+    y = saltus.solve(soft, START, truth, END, ts=SAMPLES).y["h"]
+    other = saltus.fit(soft, {"t": SAMPLES, "h": y}, guess, start=START, free=["net"])
+    assert other.names == ["net.weight[0,0]", "net.bias[0]"]
+    assert other.values == pytest.approx([0.5, 1.5], rel=1e-5)
+    assert callable(other.p["net"])
+
+
+# -- said truthfully ------------------------------------------------------------------------------
+def test_noise_that_is_given_far_too_small_is_noticed():
+    other = saltus.fit(scenario(), measurements(), noise={"h": NOISE / 100}, search="local")
+    assert other.result == "suspect"
+    assert not other.ok
+    assert "times as large as the noise given" in other.message
+
+
+def test_options_for_one_entry_of_an_array_are_for_that_entry():
+    squares = lambda p: jnp.sum((p["q"] - 5.0) ** 2)
+    best = saltus.minimise(squares, {"q": np.zeros(3)}, bounds={"q[1]": (-1.0, 2.0)})
+    assert np.asarray(best.p["q"]) == pytest.approx([5.0, 2.0, 5.0], abs=1e-5)
+
+
+def test_whole_numbers_are_held_and_that_is_said():
+    other = saltus.fit(scenario(p={"e": 0.8, "g": 9}), measurements(), search="local")
+    assert other.names == ["e"]
+    assert "Whole numbers are held: g" in other.message
+
+
+def test_without_samples_left_for_the_noise_nothing_is_called_sure():
+    other = saltus.fit(scenario(), {"t": [0.5, 1.5], "h": [1.9, 2.0]}, search="local")
+    assert np.all(np.isinf(other.sd))
+    assert "No samples are left" in other.message
+    assert "not determined" in other.table()
+
+
+def test_few_event_times_do_not_drown_the_samples():
+    data = saltus.Experiment(measurements(), events={"bounce": clean().events.t[:2]}, t1=2.4)
+    short = {k: v[SAMPLES <= 2.4] for k, v in measurements().items()}
+    other = saltus.fit(scenario(), dataclasses.replace(data, data=short))
+    assert other.noise["bounce"] > 1e-5
+    assert near_truth(other)
+
+
+def test_an_index_that_is_no_time_is_not_taken_for_one():
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match="no times for h"):
+        saltus.fit(scenario(), pd.DataFrame({"h": measurements()["h"]}))
+
+
+def test_an_experiment_may_bring_its_own_input():
+    heated = saltus.HybridSystem(
+        lambda now, p: {"T": -p["k"] * now.x["T"] + now.u}, inputs=lambda p: p["heat"]
+    )
+    ts, runs = np.linspace(0.1, 2.0, 20), []
+    cold = saltus.Instant(t=0.0, x={"T": 1.0})
+    for values in ([1.0, 0.0], [0.0, 3.0]):
+        heat = saltus.Steps(jnp.array([0.0, 1.0]), jnp.array(values))
+        y = saltus.solve(heated, cold, {"k": 0.7, "heat": heat}, 2.0, ts=ts).y["T"]
+        runs.append(saltus.Experiment({"t": ts, "T": y}, set={"heat": heat}))
+    none = saltus.Steps(jnp.array([0.0]), jnp.array([0.0]))
+    other = saltus.fit(heated, runs, {"k": 1.0, "heat": none}, start=cold, free=["k"])
+    assert other["k"] == pytest.approx(0.7, rel=1e-6)
+
+
+def test_multiple_shooting_works_for_modes():
+    from saltus import demo
+
+    data, d = demo.measurements()
+    model = demo.scenario({**demo.GUESS, **demo._disturbance(d)})
+    other = saltus.fit(model, data, search="shooting", segments=4)
+    assert other.ok
+    assert other["k"] == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_checkpoint_of_adam_may_be_polished_by_least_squares(tmp_path):
+    pytest.importorskip("optax")
+    file, noise = tmp_path / "adam.npz", {"h": NOISE}
+    saltus.fit(
+        scenario(),
+        measurements(),
+        noise=noise,
+        optimiser="adam",
+        max_iterations=20,
+        checkpoint=file,
+    )
+    polished = saltus.fit(scenario(), measurements(), noise=noise, resume=file)
+    assert polished.values == pytest.approx(fitted().values, rel=1e-6)

@@ -200,6 +200,7 @@ def test_what_cannot_be_satisfied_is_called_infeasible():
     assert best.result == "infeasible"
     assert not best.ok
     assert best.violation >= 1.0 - 1e-6
+    assert '"c" is ' in best.message
 
 
 def test_stopping_by_hand_returns_the_best_point():
@@ -245,3 +246,19 @@ def test_stopping_by_hand_returns_the_best_point():
 def test_wrong_wishes_are_answered_in_words(call, words):
     with pytest.raises((ValueError, TypeError), match=words):
         call()
+
+
+def test_out_of_iterations_is_not_called_converged():
+    pytest.importorskip("optax")
+    best = saltus.minimise(
+        lambda p: (p["y"] + 200.0) ** 2, {"y": 1.0}, optimiser="adam", max_iterations=50
+    )
+    assert best.result == "out_of_iterations"
+    assert not best.ok
+
+
+def test_a_loss_without_a_lower_bound_is_named():
+    for loss in (lambda p: -p["x"], lambda p: -(p["x"] ** 3)):
+        best = saltus.minimise(loss, {"x": 1.0})
+        assert best.result == "failed"
+        assert "no lower bound" in best.message

@@ -214,7 +214,7 @@ def test_names_mean_nothing_to_the_browser(fit):
         ({"result": "stalled"}, "Stalled", "fair"),
         ({"result": "out_of_iterations"}, "Out of iterations", "fair"),
         ({"result": "failed", "loss": np.inf}, "Failed", "bad"),
-        ({"explained": False}, "Converged, but the residuals", "fair"),
+        ({"result": "suspect"}, "A minimum, but the data are not explained", "fair"),
     ],
 )
 def test_the_verdict_has_words_and_a_colour(fit, changes, words, level):

@@ -72,7 +72,8 @@ def _run(args: argparse.Namespace) -> Outcome:
     if files:
         parts.append("\n".join([solutions.files_line(files), *notes]))
     complaint = "" if found.ok else f"{found.result}. {found.message}"
-    return Outcome("\n\n".join(parts), data, complaint, 0 if found.ok else 1)
+    done = found.ok or found.result == "suspect"  # a minimum; what is left of the data is said
+    return Outcome("\n\n".join(parts), data, complaint, 0 if done else 1)
 
 
 # -- what is asked for --------------------------------------------------------------------------
@@ -180,6 +181,7 @@ def as_data(found: Any) -> dict[str, Any]:
     names = columns.pop("name")
     return {
         "ok": bool(found.ok),
+        "explained": bool(found.explained),
         "result": found.result,
         "message": found.message,
         "loss": plain(found.loss),

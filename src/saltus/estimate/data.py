@@ -112,8 +112,11 @@ def _table(data: Any) -> dict[str, Any]:
     if hasattr(data, "columns") and hasattr(data, "index"):  # a data frame
         table = {str(c): data[c].to_numpy() for c in data.columns}
         names = [split(c)[0] for c in table]
-        if not any(name in TIME for name in names):
-            table = {"t": np.asarray(data.index, dtype=float), **table}
+        index = str(data.index.name or "")
+        if any(name in TIME for name in names):
+            return table
+        if split(index)[0] in TIME or getattr(data.index.dtype, "kind", "") == "f":
+            return {index or "t": data.index.to_numpy(), **table}
         return table
     if isinstance(data, Mapping):
         return dict(data)
@@ -160,6 +163,7 @@ def series(experiment: Experiment, outputs: Sequence[str], units: Any) -> dict[s
 def _output(name: str, unit: str, outputs: Sequence[str], units: Any) -> str:
     """The model's name for a column."""
     if name in TIME and name not in outputs:
+        _same_unit(name, "t", unit, units)
         return "t"
     ends = [o for o in outputs if o.rpartition(".")[2] == name]
     aliases = {"x" + o[1:]: o for o in outputs if o.startswith("y[")} | {"x": "y"}
@@ -172,17 +176,34 @@ def _output(name: str, unit: str, outputs: Sequence[str], units: Any) -> str:
             f'{hint} Rename it, Experiment(columns={{"{name}": ...}}) (None leaves it out), or add '
             "it to output= of the system."
         )
+    _same_unit(name, known, unit, units)
+    return known
+
+
+def _same_unit(name: str, known: str, unit: str, units: Any) -> None:
     own = unit_of(units, known)
     if unit and own and unit.replace(" ", "") != own.replace(" ", ""):
         raise ValueError(
             f'data: column "{name}" is in {unit}, the model has {known} in {own}. '
             "Convert the column, or correct the unit."
         )
-    return known
+
+
+def _times(name: str, given: Any) -> np.ndarray:
+    """Times as numbers."""
+    given = np.asarray(given)
+    if given.dtype.kind in "mM":
+        raise ValueError(
+            f"data: times of {name} are dates. Convert them to numbers since the start: "
+            "(t - t[0]).total_seconds()."
+        )
+    if given.dtype == object or given.dtype.kind in "US":
+        raise ValueError(f"data: times of {name} have cells that are not numbers.")
+    return given.astype(float)
 
 
 def _clean(experiment: Experiment, name: str, times: Any, values: Any) -> Measured:
-    times, values = np.asarray(times, dtype=float), np.asarray(values)
+    times, values = _times(name, times), np.asarray(values)
     if values.dtype == object:
         raise ValueError(f'data: column "{name}" has cells that are not numbers.')
     values = values.astype(float)
@@ -192,7 +213,11 @@ def _clean(experiment: Experiment, name: str, times: Any, values: Any) -> Measur
             "of equal length."
         )
     sd = _deviation(experiment.sd, name, values.shape)
-    keep = np.isfinite(times) & np.isfinite(values)
+    if np.any(np.isinf(values)):
+        raise ValueError(f'data: "{name}" has infinite values. Missing ones are NaN or empty.')
+    keep = np.isfinite(values)
+    if not np.all(np.isfinite(times[keep])):
+        raise ValueError(f'data: "{name}" has values without a time.')
     if sd is not None:
         keep &= np.isfinite(sd)
         sd = sd[keep]
@@ -204,10 +229,17 @@ def _clean(experiment: Experiment, name: str, times: Any, values: Any) -> Measur
 
 def _deviation(sd: Any, name: str, shape: tuple) -> np.ndarray | None:
     given = sd.get(name) if isinstance(sd, Mapping) else sd
-    return None if given is None else np.broadcast_to(np.asarray(given, dtype=float), shape).copy()
+    if given is None:
+        return None
+    given = np.asarray(given, dtype=float)
+    if given.shape not in ((), shape):
+        raise ValueError(f'data: sd of "{name}" has shape {given.shape}, its values {shape}.')
+    return np.broadcast_to(given, shape).copy()
 
 
-def event_times(experiment: Experiment, events: Sequence[str]) -> dict[str, Measured]:
+def event_times(
+    experiment: Experiment, events: Sequence[str], units: Any = None
+) -> dict[str, Measured]:
     """Observed event times by the event's name (`pair[3]` is member 3 of a family)."""
     given = experiment.events
     if given is None:
@@ -215,13 +247,18 @@ def event_times(experiment: Experiment, events: Sequence[str]) -> dict[str, Meas
     if isinstance(given, Mapping) and not any(split(str(k))[0] in ("event",) for k in given):
         lists = {str(k): np.asarray(v, dtype=float) for k, v in given.items()}
     else:
-        table = {split(k)[0]: v for k, v in _table(given).items()}
+        table = {}
+        for header, values in _table(given).items():
+            name, unit = split(header)
+            table[name] = values
+            if name in TIME:
+                _same_unit(name, "t", unit, units)
         if "event" not in table or not any(name in table for name in TIME):
             raise ValueError(
                 "events: expected columns t and event, or a mapping {name: times}; got "
                 f"{', '.join(table)}."
             )
-        t = np.asarray(next(table[name] for name in TIME if name in table), dtype=float)
+        t = _times("events", next(table[name] for name in TIME if name in table))
         kinds = np.asarray([str(k) for k in table["event"]])
         lists = {str(k): t[kinds == k] for k in dict.fromkeys(kinds) if str(k) in events}
         unknown = sorted(set(map(str, kinds)) - set(events))
@@ -231,8 +268,9 @@ def event_times(experiment: Experiment, events: Sequence[str]) -> dict[str, Meas
     for name, times in lists.items():
         if name.partition("[")[0] not in events:
             raise ValueError(_no_event(name, events))
-        times = np.atleast_1d(times)
-        times = np.sort(times[np.isfinite(times)])
+        times = np.sort(np.atleast_1d(times))
+        if not np.all(np.isfinite(times)):
+            raise ValueError(f'events: "{name}" has a time that is not finite. Leave it out.')
         sd = _deviation(
             experiment.sd if isinstance(experiment.sd, Mapping) else None, name, times.shape
         )

@@ -22,7 +22,7 @@ from .fitted import Fit, compared
 from .monitor import Monitor, read_checkpoint
 from .noise import likelihood as likelihood_of
 from .objective import LOG, ROWS, Objective
-from .optimisers import LEAST_SQUARES, OUT_OF_ITERATIONS, Limits
+from .optimisers import LEAST_SQUARES, OUT_OF_ITERATIONS, Limits, is_optax
 from .optimisers import optimiser as named_optimiser
 from .predict import LOSSES, How
 from .search import SEARCHES, Found, Search
@@ -89,7 +89,7 @@ def fit(
     clock = time.perf_counter()
     scenario = scenario_of(model, p, start, t1, method)
     chosen = likelihood_of(likelihood)
-    _check(loss, search)
+    _check(loss, search, optimiser, max_iterations)
     setup = set_up(scenario, data, free, bounds, scales, priors, noise)
     how = How(loss, scenario.method, chosen.transform, ROWS, LOG)
     objective = Objective(setup.free, setup.shapes, setup.runs, how)
@@ -99,11 +99,13 @@ def fit(
     if resume is not None:
         u, extra = read_checkpoint(resume, setup.free.names)
         search = "local" if search == "auto" else search
-    given = dict(options or {}) | ({"resume": extra} if extra else {})
+    given = dict(options or {})
+    if extra and is_optax(optimiser):
+        given["resume"] = extra
     monitor = Monitor(setup.free.names, progress, log, checkpoint, max_iterations)
     plan = Search(
         named_optimiser(optimiser), optimiser, Limits(max_iterations, tolerance), given, starts,
-        seed, bool(setup.known) and set(setup.known) >= set(setup.noise),
+        seed, bool(setup.known) and set(setup.known) >= set(setup.noise), frozenset(setup.known),
     )  # fmt: skip
     _check_first(setup, objective, u, search)
     try:
@@ -116,7 +118,11 @@ def fit(
     return _result(setup, objective, found, plan, monitor, chosen, settings, interrupted, clock)
 
 
-def _check(loss: str, search: str) -> None:
+def _check(loss: str, search: str, optimiser: Any, iterations: int) -> None:
+    if optimiser == "slsqp":
+        raise ValueError('fit: "slsqp" is for saltus.minimise; here "lm" or "l-bfgs-b" fit better.')
+    if iterations < 1:
+        raise ValueError(f"fit: max_iterations is {iterations}, expected at least 1.")
     if loss not in LOSSES:
         raise ValueError(f"fit: loss is {loss!r}, expected one of {', '.join(LOSSES)}.")
     if search not in SEARCHES:
@@ -184,8 +190,7 @@ def _with_noise(
     again: bool = True,
 ) -> tuple[Found, Objective]:
     """Standard deviations from the residuals, and a fit with them, until they agree (M52)."""
-    unknown = [name for name in setup.noise if name not in setup.known]
-    sd = dict(setup.noise)
+    unknown, sd = [name for name in setup.noise if name not in setup.known], dict(setup.noise)
     for _ in range(ROUNDS):
         if not unknown or not np.isfinite(found.loss):
             break
@@ -229,14 +234,17 @@ def _estimated(
             if name in total:
                 off = [m.predicted[j] - m.observed[i] for i, j in m.pairs]
                 total[name].append(np.asarray(off))
-    count = sum(v.size for parts in total.values() for v in parts)
-    share = max(1.0 - setup.free.size / max(count, 1), 0.1)
+    found = {name: np.concatenate(parts or [np.zeros(0)]) for name, parts in total.items()}
+    share = max(1.0 - setup.free.size / max(sum(r.size for r in found.values()), 1), 0.1)
+    enough = {n: r for n, r in found.items() if r.size > max(3, setup.free.size) or len(sd) == 1}
     new = {}
-    for name, parts in total.items():
-        r = np.concatenate(parts) if parts else np.zeros(0)
-        floor = 1e-9 * setup.noise[name]
-        new[name] = max(chosen.spread(r, sd[name]) / np.sqrt(share), floor) if r.size else sd[name]
-    return new
+    for name, r in enough.items():
+        spread = chosen.spread(r, sd[name]) / np.sqrt(share) if r.size else sd[name]
+        new[name] = max(spread, 1e-9 * setup.noise[name])
+    # too few to tell their own noise: as much, relative to their size, as the others have
+    common = [new[n] / setup.noise[n] for n in new]
+    others = float(np.exp(np.mean(np.log(common)))) if common else 0.1
+    return {**new, **{n: others * setup.noise[n] for n in found if n not in new}}
 
 
 def _result(
@@ -247,6 +255,9 @@ def _result(
     estimated = any(name not in setup.known for name in setup.noise)
     freedom = float(max(objective.samples() - free.size, 1)) if estimated else None
     certain = sure.certainty(objective, u, freedom)
+    blind = estimated and objective.samples() <= free.size and not free.believed
+    if blind:
+        certain = sure.unknown(certain)
     experiments = compared(setup, objective, u, chosen)
     noise = {}
     for e in experiments:
@@ -254,7 +265,12 @@ def _result(
             noise.setdefault(name, float(np.mean(s.sd)))
     for run in objective.runs:
         noise.update({n: float(1.0 / e.alone) for n, e in run.events.items()})
-    result, message = _verdict(found, plan, monitor, interrupted, certain, free.names)
+    result, message = _verdict(found, plan, interrupted, certain, free.names)
+    if blind:
+        message += (
+            " No samples are left to estimate the noise, so nothing is said of how sure it is."
+        )
+    message = f"{message} {free.note}".strip()
     vector = jnp.asarray(u)
     starts = [
         s if callable(s) else free.into_start(vector, s, k) for k, s in enumerate(setup.starts)
@@ -268,7 +284,7 @@ def _result(
 
 
 def _verdict(
-    found: Found, plan: Search, monitor: Monitor, interrupted: bool, certain: Any, names: list[str]
+    found: Found, plan: Search, interrupted: bool, certain: Any, names: list[str]
 ) -> tuple[str, str]:
     """In one word, and in a sentence or two."""
     if interrupted:
@@ -284,9 +300,10 @@ def _verdict(
         return "converged", f"A minimum, and the residuals look like noise.{text}"
     if found.minimum:
         return (
-            "converged",
-            "A minimum, but the residuals have structure: the model misses something, or there is "
-            f'a better minimum elsewhere. Look at them, or try search="multistart".{text}',
+            "suspect",
+            f"A minimum, but {found.doubt}: the model misses something, or there is a better "
+            "minimum elsewhere. Look at the residuals, or try "
+            f'search="multistart", starts=64.{text}',
         )
     if found.message == OUT_OF_ITERATIONS or plan.name not in LEAST_SQUARES:
         return (

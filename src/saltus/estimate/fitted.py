@@ -97,6 +97,7 @@ class Fit:
 
     @property
     def ok(self) -> bool:
+        """A minimum was found, and what is left of the data looks like noise."""
         return self.result == "converged"
 
     sd = property(lambda self: self.certainty.sd)
@@ -242,10 +243,11 @@ def _matched(seen: Any, setup: Setup, name: str, observed: np.ndarray, t1: float
     mine = seen.which == which
     if member:
         mine &= seen.member == int(member.rstrip("]"))
-    predicted = seen.t[mine]
-    partner, _ = matching.match(jnp.asarray(predicted), jnp.asarray(observed), t1)
+    order = np.argsort(~mine, kind="stable")
+    padded = np.where(mine[order], seen.t[order], np.nan)  # always as long: compiled once
+    partner, _ = matching.match(jnp.asarray(padded), jnp.asarray(observed), t1)
     pairs = [(i, int(j)) for i, j in enumerate(np.asarray(partner)) if j >= 0]
-    return EventMatch(observed, predicted, pairs)
+    return EventMatch(observed, seen.t[mine], pairs)
 
 
 def _simulate(setup: Setup, objective: Objective, k: int, u: np.ndarray, initial: bool) -> Solution:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 
+@jax.jit
 def match(predicted: Any, observed: Any, t1: Any) -> tuple[Any, Any]:
     """Partner of every observed event (-1: none), and whether a predicted one has a partner.
 

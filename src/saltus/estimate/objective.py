@@ -213,14 +213,16 @@ class Objective(Unconstrained):
         parts += [e.weight * e.t for r in self.runs for e in r.events.values()]
         return float(np.sqrt(sum(float(v @ v) for v in parts)))
 
-    def residual_series(self, u: np.ndarray) -> list[tuple[np.ndarray, float]]:
-        """Weighted residuals, output by output in the order of time, and the size of the data."""
+    def residual_series(self, u: np.ndarray) -> list[tuple[str, np.ndarray, float]]:
+        """Name, weighted residuals in the order of time and size of the data, of every output."""
         r, found, at = self.residuals(u), [], 0
         for run, seen in zip(self.runs, self.seen, strict=True):
-            for o in run.outputs.values():
+            for name, o in run.outputs.items():
                 own, at = r[at : at + o.y.size], at + o.y.size
                 real = o.weight > 0
-                found.append((own[real], float(np.sqrt(np.mean((o.weight * o.y)[real] ** 2)))))
+                if np.any(real):
+                    size = float(np.sqrt(np.mean((o.weight * o.y)[real] ** 2)))
+                    found.append((name, own[real], size))
             for e in run.events.values():
                 at += e.t.size + seen.which.size
         return found

@@ -14,10 +14,10 @@ import numpy as np
 from ..extras import available
 from ..results import SolveError
 from ..tables import number, table
+from .choosing import choose
 from .monitor import Monitor, read_checkpoint
-from .optimisers import Ending, Limits, sobol
+from .optimisers import Ending, Limits, is_optax, sobol
 from .optimisers import optimiser as named_optimiser
-from .parameters import choose
 from .problem import AT_A_KINK, FEASIBLE, Problem, boxed
 
 
@@ -89,7 +89,10 @@ def minimise(
     end times are parameters like any other. `starts` is a number of first guesses, a Sobol sequence
     within the bounds after the given one.
     """
-    chosen = choose(p, [], [], free, bounds, scales)
+    try:
+        chosen = choose(p, [], [], free, bounds, scales)
+    except ValueError as error:
+        raise ValueError(f"minimise: {error}") from error
     problem = Problem(loss, chosen, dict(subject_to or {}), p)
     if optimiser == "auto":
         optimiser = ("ipopt" if available("ipyopt") else "slsqp") if subject_to else "l-bfgs-b"
@@ -104,7 +107,7 @@ def minimise(
     first = chosen.initial
     if resume is not None:
         first, extra = read_checkpoint(resume, chosen.names)
-        if extra:
+        if extra and is_optax(optimiser):
             given["resume"] = extra
     clock = time.perf_counter()
     guesses = [first, *sobol(chosen, starts - 1, seed)]
@@ -116,7 +119,10 @@ def minimise(
                     raise _not_finite(problem, guess)
                 continue
             problem.best = None
-            ending = boxed(method, problem, guess, monitor, limits, given)
+            if is_optax(optimiser):
+                ending = method(problem, guess, monitor, limits, **given)
+            else:
+                ending = boxed(method, problem, guess, monitor, limits, given)
             if best is None or _better(problem, ending, best):
                 best = ending
     except KeyboardInterrupt:
@@ -161,9 +167,16 @@ def _minimum(
         result = "interrupted"
     elif ending.message == AT_A_KINK and result != "infeasible":
         result = "stalled"
-    message = {"interrupted": "stopped by hand; this is the best point so far."}.get(
-        result, ending.message
-    )
+    message, first = ending.message, problem.value(problem.free.initial)
+    if result == "interrupted":
+        message = "Stopped by hand; this is the best point so far."
+    elif result == "infeasible":
+        message = f"No point satisfies all constraints: {problem.worst(u)}."
+    elif result != "converged" and problem.value(u) < -1e9 * max(1.0, abs(first)):
+        result, message = (
+            "failed",
+            "The loss falls without end: it has no lower bound. Give bounds.",
+        )
     held = {n: np.asarray(extras[n]) for n in problem.wanted}
     p = problem.free.into_p(jnp.asarray(u), problem._p)
     return Minimum(

@@ -125,7 +125,8 @@ def restarting(
 
         try:
             found = once(u, each, left)
-            end, ok, text, used = found.x, bool(found.success), str(found.message), found.nit
+            end, ok, text = found.x, bool(found.success), str(found.message)
+            used = getattr(found, "nit", left)
         except StopIteration:
             end, ok, text, used = here[0], False, "the sequence of events keeps changing", 1
         left -= max(used, 1)
@@ -201,13 +202,20 @@ def optax(
         monitor.extra = {f"state{k}": np.asarray(v) for k, v in enumerate(jax.tree.leaves(state))}
         monitor.extra["u"] = np.asarray(at)
         tell(monitor, target, here, value, slope)
-    value = target.value(np.asarray(at))
-    return Ending(np.asarray(at) if value < best[0] else best[1], True, "all iterations done")
+    end = np.asarray(at) if target.value(np.asarray(at)) < best[0] else best[1]
+    value, slope = target.gradient(end)
+    flat = steepest(target, end, slope) <= 1e-6 * max(1.0, abs(value))
+    return Ending(end, flat, "the gradient is zero" if flat else OUT_OF_ITERATIONS)
 
 
 OPTAX = ("adam", "adamw", "adabelief", "nadam", "rmsprop", "sgd", "lion", "amsgrad")
 NAMES = ("lm", "gauss-newton", "l-bfgs-b", "trust", "ipopt", "slsqp", *OPTAX)
 LEAST_SQUARES = ("lm", "gauss-newton")
+
+
+def is_optax(name: Any) -> bool:
+    """Whether an optimiser is a rule of optax, by name or as it is."""
+    return name.lower() in OPTAX if isinstance(name, str) else hasattr(name, "update")
 
 
 def optimiser(name: Any) -> Callable[..., Ending]:
@@ -236,9 +244,14 @@ def optimiser(name: Any) -> Callable[..., Ending]:
 
 def tell(monitor: Monitor, target: Target, u: np.ndarray, value: float, slope: np.ndarray) -> None:
     """An iteration ended here; a slope that a bound stops does not count."""
+    steep = steepest(target, u, slope)
+    monitor.iteration(u, value, steep, target.events(), target.evaluations())
+
+
+def steepest(target: Target, u: np.ndarray, slope: np.ndarray) -> float:
+    """The largest entry of the gradient that no bound stops."""
     stopped = ((u <= target.low) & (slope > 0)) | ((u >= target.high) & (slope < 0))
-    steepest = float(np.max(np.abs(np.where(stopped, 0.0, slope)), initial=0.0))
-    monitor.iteration(u, value, steepest, target.events(), target.evaluations())
+    return float(np.max(np.abs(np.where(stopped, 0.0, slope)), initial=0.0))
 
 
 def finite(gradient: Callable) -> Callable:

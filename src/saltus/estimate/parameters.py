@@ -8,8 +8,7 @@ its bounds (M48).
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,9 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from ..names import unknown
 from ..system import Instant
-from ..tables import path_name
 
 SCALES = ("linear", "log", "logit")
 P = -1  # the owner of parameters; starts are owned by the experiment with that number
@@ -139,6 +136,7 @@ class Free:
 
     def __init__(self, blocks: Sequence[Block], p: Any, starts: Sequence[Instant | None]):
         self.blocks = tuple(blocks)
+        self.note = ""  # what a user should know of what is not free
         self.p, self.starts = p, tuple(starts)
         self.size = sum(b.picked.size for b in self.blocks)
         self.names = [name for b in self.blocks for name in b.names()]
@@ -220,166 +218,3 @@ def put(tree: Any, entries: Sequence[tuple]) -> Any:
         flat = values if full else old.reshape(-1).at[np.asarray(picked)].set(values)
         leaves[leaf] = flat.reshape(old.shape)
     return jax.tree.unflatten(treedef, leaves)
-
-
-# -- from what a user writes ----------------------------------------------------------------------
-def choose(
-    p: Any,
-    starts: Sequence[Instant | None],
-    labels: Sequence[str],
-    free: Any = None,
-    bounds: Mapping[str, Any] | None = None,
-    scales: Mapping[str, str] | None = None,
-    priors: Mapping[str, Any] | None = None,
-) -> Free:
-    """The free numbers, from names, patterns and prefixes; without any, all floats of `p`."""
-    table = _table(p, starts, labels)
-    floats = [name for name, e in table.items() if e.owner == P and e.floating]
-    wanted = floats if free is None else _listed(free)
-    found: dict[str, np.ndarray] = {}
-    for name in wanted:
-        for key, picked in _matching(name, table).items():
-            found[key] = np.union1d(found[key], picked) if key in found else picked
-    options = [
-        _spread(given, table, found, what)
-        for given, what in ((bounds, "bounds"), (scales, "scales"), (priors, "priors"))
-    ]
-    blocks, at = [], 0
-    for key, picked in found.items():
-        own = [option.get(key) for option in options]
-        entry = table[key]
-        blocks.append(_block(entry, picked, slice(at, at + picked.size), *own))
-        at += picked.size
-    if not blocks:
-        raise ValueError(
-            "fit: nothing is free. Name parameters: free=['k', 'c']; the model has "
-            f"{', '.join(table)}."
-        )
-    return Free(blocks, p, starts)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    name: str
-    owner: int
-    leaf: int
-    value: np.ndarray
-    floating: bool = True
-
-
-def _listed(free: Any) -> list[str]:
-    names = [free] if isinstance(free, str) else list(free)
-    return [part.strip() for name in names for part in name.split(";") if part.strip()]
-
-
-def _table(p: Any, starts: Sequence[Instant | None], labels: Sequence[str]) -> dict[str, _Entry]:
-    """Every number that may be free, by name."""
-    table = {}
-    for k, (path, leaf) in enumerate(jax.tree_util.tree_flatten_with_path(p)[0]):
-        if _is_number(leaf):
-            name = path_name(path) or "p"
-            name = f"p{name}" if name.startswith("[") else name
-            whole = np.issubdtype(np.asarray(leaf).dtype, np.integer)
-            table[name] = _Entry(name, P, k, np.asarray(leaf, dtype=float), not whole)
-    for owner, start in enumerate(starts):
-        prefix = "start" if len(starts) == 1 else f"{labels[owner]}.start"
-        for k, (path, leaf) in enumerate(jax.tree_util.tree_flatten_with_path(start)[0]):
-            field = getattr(path[0], "name", None)
-            if field in ("x", "d") and _is_number(leaf) and _floating(leaf):
-                rest = path_name(path[1:]) or field
-                name = f"{prefix}{rest}" if rest.startswith("[") else f"{prefix}.{rest}"
-                table[name] = _Entry(name, owner, k, np.asarray(leaf, dtype=float))
-    return table
-
-
-def _is_number(leaf: Any) -> bool:
-    if isinstance(leaf, bool):
-        return False
-    if isinstance(leaf, int | float):
-        return True
-    return _floating(leaf)
-
-
-def _floating(leaf: Any) -> bool:
-    if isinstance(leaf, int | float) and not isinstance(leaf, bool):
-        return True
-    dtype = getattr(leaf, "dtype", None)
-    if dtype is None:
-        return False
-    return jnp.issubdtype(dtype, jnp.floating) or (
-        jnp.issubdtype(dtype, jnp.integer) and np.ndim(leaf) == 0
-    )
-
-
-def _matching(name: str, table: Mapping[str, _Entry]) -> dict[str, np.ndarray]:
-    """Leaf names and entries meant by a name: exact, an entry, a prefix, a pattern."""
-    everything = lambda key: np.arange(table[key].value.size)
-    if name in table:
-        return {name: everything(name)}
-    stem, _, index = name.rpartition("[")
-    if stem in table and index.endswith("]"):
-        place = tuple(int(v) for v in index[:-1].split(","))
-        return {stem: np.array([np.ravel_multi_index(place, table[stem].value.shape)])}
-    several = [k for k in table if k.startswith((f"{name}.", f"{name}["))]
-    several = several or [k for k in table if fnmatch.fnmatchcase(k, name)]
-    if not several and name.startswith("start"):  # of every experiment its own
-        several = [k for k in table if k.endswith(f".{name}") or f".{name}." in k]
-    if not several:
-        raise ValueError(f"fit: {unknown(name, table)}")
-    return {k: everything(k) for k in several}
-
-
-def _spread(given: Any, table: Mapping[str, _Entry], found: Any, what: str) -> dict[str, Any]:
-    """Options by leaf; a prefix or pattern stands for all its leaves."""
-    spread = {}
-    for name, value in dict(given or {}).items():
-        for key in _matching(name, table):
-            if key in found:
-                spread[key] = value
-    return spread
-
-
-def _block(
-    entry: _Entry, picked: np.ndarray, place: slice, bounds: Any, scale: Any, prior: Any
-) -> Block:
-    value = entry.value.reshape(-1)[picked]
-    low, high = (-np.inf, np.inf) if bounds is None else bounds
-    low = np.broadcast_to(np.asarray(-np.inf if low is None else low, dtype=float), value.shape)
-    high = np.broadcast_to(np.asarray(np.inf if high is None else high, dtype=float), value.shape)
-    scale = scale or "linear"
-    _check(entry.name, value, low, high, scale)
-    if isinstance(prior, tuple | list):
-        prior = Normal(*prior)
-    unit = np.where(value == 0, 1.0, np.abs(value))
-    if scale == "log":
-        unit = np.sign(value)
-    elif np.any(value == 0):
-        width = np.where(np.isfinite(high - low), high - low, np.max(np.abs(value), initial=0.0))
-        unit = np.where((value == 0) & (width > 0), width, unit)
-    shape = entry.value.shape
-    return Block(
-        entry.name, entry.owner, entry.leaf, shape, picked, place, scale, unit, low, high, prior
-    )
-
-
-def _check(name: str, value: Any, low: Any, high: Any, scale: str) -> None:
-    if scale not in SCALES:
-        raise ValueError(f'fit: scale of "{name}" is {scale!r}, expected one of {SCALES}.')
-    if not np.all(np.isfinite(value)):
-        raise ValueError(f'fit: "{name}" starts as {value}, expected finite numbers.')
-    if np.any(low >= high):
-        raise ValueError(f'fit: bounds of "{name}" are {low} to {high}: low must be below high.')
-    outside = (value < low) | (value > high)
-    if np.any(outside):
-        raise ValueError(
-            f'fit: "{name}" starts at {value[outside][0]:.6g}, outside of its bounds '
-            f"[{low[outside][0]:.6g}, {high[outside][0]:.6g}]. Move the first guess inside."
-        )
-    if scale == "log" and np.any(value == 0):
-        raise ValueError(f'fit: "{name}" starts at 0, which has no logarithm. Use scale "linear".')
-    if scale == "logit" and not np.all(np.isfinite(low) & np.isfinite(high)):
-        raise ValueError(
-            f'fit: scale "logit" of "{name}" needs two bounds: bounds={{"{name}": (low, high)}}.'
-        )
-    if scale == "logit" and np.any((value <= low) | (value >= high)):
-        raise ValueError(f'fit: "{name}" starts on a bound; on the logit scale it must be inside.')

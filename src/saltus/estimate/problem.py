@@ -44,6 +44,7 @@ class Problem:
         self.best: tuple[tuple[float, float], np.ndarray] | None = None
         shapes = jax.eval_shape(lambda u: self._all(u)[0], jnp.asarray(free.initial))
         sizes = {name: int(np.prod(shapes[1][name].shape)) for name in self.wanted}
+        self._counts = sizes
         self.below, self.above = (
             np.concatenate(
                 [np.broadcast_to(v[side], (sizes[n],)) for n, v in self.wanted.items()]
@@ -52,8 +53,8 @@ class Problem:
             for side in (0, 1)
         )
 
-        sizes = [np.abs(np.where(np.isfinite(v), v, 0.0)) for v in (self.below, self.above)]
-        self._sizes = np.maximum(1.0, np.maximum(*sizes))
+        ends = [np.abs(np.where(np.isfinite(v), v, 0.0)) for v in (self.below, self.above)]
+        self._sizes = np.maximum(1.0, np.maximum(*ends))
 
     def _all(self, u: Any) -> tuple[Any, Any]:
         """((value, constraints), (extras, what was seen))."""
@@ -165,6 +166,15 @@ class Problem:
     def violation(self, u: np.ndarray) -> float:
         return self._off(self.constraints(u))
 
+    def worst(self, u: np.ndarray) -> str:
+        """The constraint that is violated most, in words."""
+        c = self.constraints(u)
+        off = np.where(np.isfinite(c), np.maximum(self.below - c, c - self.above), np.inf)
+        k = int(np.argmax(off / self._sizes))
+        name = [n for n, size in self._counts.items() for _ in range(size)][k]
+        wanted = f"{self.below[k]:.6g} to {self.above[k]:.6g}"
+        return f'"{name}" is {c[k]:.6g}, wanted {wanted}'
+
     def _off(self, c: np.ndarray) -> float:
         """The largest violation, in units of the constraint's size where that is large."""
         off = np.maximum(self.below - c, c - self.above) / self._sizes
@@ -239,7 +249,11 @@ def is_stationary(problem: Problem, u: np.ndarray) -> bool:
         (u, np.eye(u.size), (problem.low, problem.high)),
     ):
         for k, row in enumerate(rows):
-            near = [abs(values[k] - end[k]) <= ACTIVE * max(1.0, abs(end[k])) for end in ends]
+            near = [
+                bool(np.isfinite(end[k]))
+                and abs(values[k] - end[k]) <= ACTIVE * max(1.0, abs(end[k]))
+                for end in ends
+            ]
             if any(near):
                 columns.append(row)
                 low.append(-np.inf if near[1] else 0.0)

@@ -36,6 +36,7 @@ class Search:
     starts: int
     seed: int
     known_noise: bool
+    known: frozenset = frozenset()
 
     def local(self, target: Any, u: np.ndarray, monitor: Monitor, few: bool = False) -> Ending:
         limits = self.limits
@@ -62,6 +63,7 @@ class Found:
     minimum: bool
     noise: bool
     message: str
+    doubt: str = ""  # why the residuals are not taken for noise
 
     @property
     def good(self) -> bool:
@@ -192,9 +194,9 @@ def judged(objective: Objective, ending: Ending, search: Search) -> Found:
     value = objective.value(u)
     if not np.isfinite(value):
         return Found(u, value, False, False, "a simulation failed")
-    return Found(
-        u, value, is_minimum(objective, u, search.name), is_noise(objective, u), ending.message
-    )
+    doubt = doubts(objective, u, search.known)
+    minimum = is_minimum(objective, u, search.name)
+    return Found(u, value, minimum, not doubt, ending.message, doubt)
 
 
 def is_minimum(objective: Objective, u: np.ndarray, name: Any) -> bool:
@@ -216,14 +218,16 @@ def is_minimum(objective: Objective, u: np.ndarray, name: Any) -> bool:
     return bool(np.max(np.where(stopped, 0.0, cosine), initial=0.0) <= FLAT)
 
 
-def is_noise(objective: Objective, u: np.ndarray) -> bool:
-    """Whether neighbouring residuals know nothing of each other, output by output."""
-    for r, scale in objective.residual_series(u):
+def doubts(objective: Objective, u: np.ndarray, known: frozenset) -> str:
+    """Why the residuals are no noise: neighbours know of each other, or they are too large."""
+    for name, r, scale in objective.residual_series(u):
         n = r.size
-        spread = float(np.sqrt(np.mean(r**2)))
+        spread = float(np.sqrt(np.mean(r**2))) if n else 0.0
+        if name in known and spread > 1.5 + 5.0 / np.sqrt(2 * max(n, 1)):
+            return f"residuals of {name} are {spread:.3g} times as large as the noise given for it"
         if n < 8 or spread <= EXACT * scale:
             continue
         correlation = float(np.sum(r[1:] * r[:-1]) / np.sum(r**2))
         if correlation > 0.2 + 2.5 / np.sqrt(n):
-            return False
-    return True
+            return f"the residuals of {name} have structure"
+    return ""

@@ -13,9 +13,10 @@ from ..names import with_values
 from ..scenario import Scenario, started
 from ..solve import solve
 from ..system import HybridSystem, Instant
+from .choosing import choose
 from .data import Experiment, Measured, event_times, experiments, series
 from .noise import first_noise, given_noise
-from .parameters import Free, choose
+from .parameters import Free
 from .runs import Run, Shape, columns, make_run
 
 
@@ -69,23 +70,27 @@ def set_up(
     starts, parameters = zip(*(_own(scenario, e) for e in listed), strict=True)
     outputs, names = _outputs(scenario, starts[0], parameters[0])
     measured = [series(e, outputs, scenario.system.units) for e in listed]
-    events = [event_times(e, names) for e in listed]
+    events = [event_times(e, names, scenario.system.units) for e in listed]
     for e, m, v in zip(listed, measured, events, strict=True):
         if not m and not v:
             raise ValueError(f"fit: experiment {e.name} has no measurements.")
     firsts = [float(started(s, p).t) for s, p in zip(starts, parameters, strict=True)]
     ends = [_end(scenario, *given) for given in zip(listed, measured, events, firsts, strict=True)]
-    chosen = choose(
-        scenario.p,
-        [s if isinstance(s, Instant) else None for s in starts],
-        [str(e.name) for e in listed],
-        scenario.free if free is None else free,
-        {**scenario.bounds, **(bounds or {})},
-        {**scenario.scales, **(scales or {})},
-        {**scenario.priors, **(priors or {})},
-    )
+    try:
+        chosen = choose(
+            scenario.p,
+            [s if isinstance(s, Instant) else None for s in starts],
+            [str(e.name) for e in listed],
+            scenario.free if free is None else free,
+            {**scenario.bounds, **(bounds or {})},
+            {**scenario.scales, **(scales or {})},
+            {**scenario.priors, **(priors or {})},
+        )
+    except ValueError as error:
+        raise ValueError(f"fit: {error}") from error
+    _check_set(listed, chosen)
     both = list(dict.fromkeys(n for m in (*measured, *events) for n in m))
-    known = given_noise(noise, both)
+    known = {**_own_noise(measured, events), **given_noise(noise, both)}
     spans = [b - a for a, b in zip(firsts, ends, strict=True)]
     scale = {**first_noise(measured, events, spans), **known}
     made = [
@@ -104,11 +109,47 @@ def _own(scenario: Scenario, e: Experiment) -> tuple[Any, Any]:
     start = scenario.start if e.start is None else e.start
     values = {n: v for n, v in e.set.items() if not n.startswith("start.")}
     own = {n.removeprefix("start."): v for n, v in e.set.items() if n.startswith("start.")}
-    p = with_values(scenario.p, values, "p", any_shape=True) if values else scenario.p
+    p = scenario.p
+    for name in [n for n, v in values.items() if isinstance(p, Mapping) and n in p and _is_tree(v)]:
+        p = {**p, name: values.pop(name)}
+    p = with_values(p, values, "p", any_shape=True) if values else p
     if own:
         start = started(start, p)
         start = start.replace(x=with_values(start.x, own, "x"))
     return start, p
+
+
+def _own_noise(measured: list, events: list) -> dict[str, float]:
+    """What all experiments that measure it bring themselves."""
+    every: dict[str, list[Measured]] = {}
+    for m in (*measured, *events):
+        for name, one in m.items():
+            every.setdefault(name, []).append(one)
+    own = {}
+    for name, several in every.items():
+        given = [m.sd for m in several if m.sd is not None]
+        if len(given) == len(several) and sum(sd.size for sd in given):
+            own[name] = float(np.mean(np.concatenate(given)))
+    return own
+
+
+def _is_tree(value: Any) -> bool:
+    """Whether a value is more than a number or an array: signals, dicts."""
+    return (
+        not isinstance(value, list | tuple)
+        and not hasattr(value, "dtype")
+        and bool(jax.tree.structure(value).num_leaves != 1 or hasattr(value, "__dict__"))
+    )
+
+
+def _check_set(listed: list[Experiment], chosen: Free) -> None:
+    free = {b.name for b in chosen.blocks} | set(chosen.names)
+    for e in listed:
+        both = sorted(set(e.set) & free)
+        if both:
+            raise ValueError(
+                f'fit: experiment {e.name} sets "{both[0]}", which is free. Leave it out of one.'
+            )
 
 
 def _outputs(scenario: Scenario, start: Any, p: Any) -> tuple[list[str], list[str]]:

@@ -68,13 +68,13 @@ def shoot(
             max_events=max_events,
         )  # fmt: skip
         end = sol.final
-        held = (start.d if start.d is None else end.d, end.mode)
+        held = jax.tree.map(lambda new, old: new.astype(old.dtype), (end.d, end.mode), discrete)
         return held, (end.x, sol.y, sol.reached, sol.integral, sol.result)
 
     mode = start.mode
     if isinstance(mode, str):
         mode = system.modes.index(mode)
-    mode = None if mode is None else jnp.asarray(mode, dtype=jnp.int64)
+    mode = None if mode is None else jnp.asarray(mode, dtype=jnp.int32)
     d = jax.tree.map(jnp.asarray, start.d)
     _, out = jax.lax.scan(segment, (d, mode), (x, times[:-1], times[1:], rows), length=k)
     ends, y, reached, integral, result = out

@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import scipy.stats
+import scipy.special
 
 from .objective import Objective
 from .optimisers import Unconstrained
@@ -77,6 +77,16 @@ def certainty(
     )  # fmt: skip
 
 
+def unknown(known: Certainty) -> Certainty:
+    """The same where nothing can be said: no data are left to estimate the noise."""
+    nothing = np.full_like(known.sd, np.inf)
+    return dataclasses.replace(
+        known, sd=nothing, low=-nothing, high=nothing, weak=[],
+        covariance=np.full_like(known.covariance, np.nan),
+        correlation=np.full_like(known.correlation, np.nan),
+    )  # fmt: skip
+
+
 def at_bounds(objective: Objective, u: np.ndarray, j: np.ndarray) -> np.ndarray:
     """Which numbers a bound holds: on it, and wanting to go beyond."""
     slope = j.T @ objective.residuals(u)
@@ -104,8 +114,8 @@ def quantile(level: float, freedom: float | None) -> float:
     """How many standard deviations an interval reaches."""
     upper = 0.5 + 0.5 * level
     if freedom is None:
-        return float(scipy.stats.norm.ppf(upper))
-    return float(scipy.stats.t.ppf(upper, max(freedom, 1.0)))
+        return float(scipy.special.ndtri(upper))
+    return float(scipy.special.stdtrit(max(freedom, 1.0), upper))
 
 
 def _told(size: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ MOST = 40  # rows of a table
 SENTENCES = 5
 WORDS = {
     "converged": "Converged",
+    "suspect": "A minimum, but the data are not explained",
     "out_of_iterations": "Out of iterations",
     "stalled": "Stalled",
     "interrupted": "Interrupted",
@@ -29,8 +30,6 @@ def verdict(fit: Any) -> tuple[str, str]:
     if fit.result == "failed" or not np.isfinite(fit.loss):
         return words, "bad"
     doubts = []
-    if fit.ok and not fit.explained:
-        doubts.append("the residuals have structure")
     if any(fit.at_bound):
         doubts.append(f"{listed(_held(fit)) if sum(fit.at_bound) <= 3 else 'numbers'} at a bound")
     if fit.weak:
