@@ -173,11 +173,44 @@ def test_event_times_alone_determine_the_ball():
     assert match.pairs == [(k, k) for k in range(bounces().size)]
 
 
-def test_events_that_were_missed_or_never_happened_do_not_stop_a_fit():
-    seen = np.sort(np.append(np.delete(bounces(), 1), 0.3))  # one missed, one imagined
-    both = saltus.Experiment(measurements(), events={"bounce": seen}, t1=END)
-    other = saltus.fit(scenario(), both, noise={"h": NOISE, "bounce": 0.5})
-    assert other.values == pytest.approx([TRUTH[name] for name in other.names], rel=0.02)
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(lambda t: np.delete(t, 1), id="missed"),
+        pytest.param(lambda t: np.sort(np.append(t, 0.3)), id="imagined"),
+    ],
+)
+def test_events_that_were_missed_or_never_happened_do_not_move_a_fit(seen):
+    data = saltus.Experiment(measurements(), events={"bounce": seen(bounces())}, t1=END)
+    noise = {"h": NOISE, "bounce": 0.002}  # as exact as they are: a wrong pair would be fatal
+    other = saltus.fit(scenario(), data, noise=noise)
+    right = saltus.fit(
+        scenario(),
+        saltus.Experiment(measurements(), events={"bounce": bounces()}, t1=END),
+        noise=noise,
+    )
+    assert near_truth(other)
+    assert np.all(np.abs(other.values - right.values) <= 3 * right.sd)
+    assert len(other.experiments[0].events["bounce"].pairs) == min(seen(bounces()).size, 4)
+    assert other.ok
+    assert "Events without a partner: 1" in other.message
+    assert "without a partner" not in right.message
+
+
+def test_a_missed_event_is_called_doubtful_where_nothing_else_was_measured():
+    data = saltus.Experiment(events={"bounce": np.delete(bounces(), 1)}, t1=END)
+    other = saltus.fit(scenario(), data, noise={"bounce": 0.002})
+    assert other.result == "suspect"
+    assert "nothing else was measured" in other.message
+    assert "1 predicted bounce" in other.message
+
+
+def test_event_times_that_are_further_off_than_their_noise_are_noticed():
+    late = bounces() + np.array([0, 0, 0.05, 0])
+    data = saltus.Experiment(measurements(), events={"bounce": late}, t1=END)
+    other = saltus.fit(scenario(), data, noise={"h": NOISE, "bounce": 0.002}, search="local")
+    assert other.result == "suspect"
+    assert "times of bounce are off by" in other.message
 
 
 def test_experiments_have_starts_sampling_and_horizons_of_their_own():

@@ -169,31 +169,30 @@ def test_event_times_come_as_lists_or_as_a_table_of_events():
 
 
 # -- pairs of events ----------------------------------------------------------------------------
-def cost(pairs, a, b, end):
-    alone_a = [x for j, x in enumerate(a) if j not in {j for _, j in pairs}]
-    alone_b = [x for i, x in enumerate(b) if i not in {i for i, _ in pairs}]
-    return sum((a[j] - b[i]) ** 2 for i, j in pairs) + sum(
-        (end - x) ** 2 for x in alone_a + alone_b
-    )
+def cost(pairs, a, b, end, reach):
+    alone = [x for j, x in enumerate(a) if j not in {j for _, j in pairs}]
+    alone += [x for i, x in enumerate(b) if i not in {i for i, _ in pairs}]
+    paired = sum((a[j] - b[i]) ** 2 for i, j in pairs)
+    return paired + sum((reach * np.tanh((end - x) / reach)) ** 2 for x in alone)
 
 
-def least_cost(a, b, end):
+def least_cost(a, b, end, reach):
     return min(
-        cost(list(zip(some_b, some_a, strict=True)), a, b, end)
+        cost(list(zip(some_b, some_a, strict=True)), a, b, end, reach)
         for k in range(min(len(a), len(b)) + 1)
         for some_a in itertools.combinations(range(len(a)), k)
         for some_b in itertools.combinations(range(len(b)), k)
     )
 
 
-@given(times, times)
-def test_the_pairing_of_events_is_the_best_that_keeps_their_order(a, b):
+@given(times, times, st.sampled_from([0.5, 2.0, 20.0]))
+def test_the_pairing_of_events_is_the_best_that_keeps_their_order(a, b, reach):
     padded = jnp.array([*a, *[np.nan] * (6 - len(a))])
-    partner, taken = match(padded, jnp.array(b, dtype=float), 10.0)
+    partner, taken = match(padded, jnp.array(b, dtype=float), 10.0, reach)
     pairs = [(i, int(j)) for i, j in enumerate(np.asarray(partner)) if j >= 0]
     assert [j for _, j in pairs] == sorted({j for _, j in pairs})
     assert sorted(np.flatnonzero(taken)) == [j for _, j in pairs]
-    assert cost(pairs, a, b, 10.0) == pytest.approx(least_cost(a, b, 10.0), abs=1e-9)
+    assert cost(pairs, a, b, 10.0, reach) == pytest.approx(least_cost(a, b, 10.0, reach), abs=1e-9)
 
 
 # -- statistics ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ..solve import solve
 from ..system import HybridSystem
 from . import predict, sure
 from . import search as searching
-from .fitted import Fit, compared
+from .fitted import Fit, Fitted, compared
 from .monitor import Monitor, read_checkpoint
 from .noise import likelihood as likelihood_of
 from .objective import LOG, ROWS, Objective
@@ -232,8 +232,7 @@ def _estimated(
                 total[name].append(s.predicted - s.observed)
         for name, m in e.events.items():
             if name in total:
-                off = [m.predicted[j] - m.observed[i] for i, j in m.pairs]
-                total[name].append(np.asarray(off))
+                total[name].append(m.off)
     found = {name: np.concatenate(parts or [np.zeros(0)]) for name, parts in total.items()}
     share = max(1.0 - setup.free.size / max(sum(r.size for r in found.values()), 1), 0.1)
     enough = {n: r for n, r in found.items() if r.size > max(3, setup.free.size) or len(sd) == 1}
@@ -266,11 +265,14 @@ def _result(
     for run in objective.runs:
         noise.update({n: float(1.0 / e.alone) for n, e in run.events.items()})
     result, message = _verdict(found, plan, interrupted, certain, free.names)
+    lonely, doubt = _lonely(experiments)
+    if doubt and result == "converged":
+        result, message = "suspect", doubt
     if blind:
         message += (
             " No samples are left to estimate the noise, so nothing is said of how sure it is."
         )
-    message = f"{message} {free.note}".strip()
+    message = f"{message}{lonely} {free.note}".strip()
     vector = jnp.asarray(u)
     starts = [
         s if callable(s) else free.into_start(vector, s, k) for k, s in enumerate(setup.starts)
@@ -281,6 +283,24 @@ def _result(
         message, found.noise, monitor.history, experiments, settings, time.perf_counter() - clock,
         objective.count.compile, objective.count.values, u, objective, plan, setup, freedom,
     )  # fmt: skip
+
+
+def _lonely(experiments: list[Fitted]) -> tuple[str, str]:
+    """Events that were observed or predicted but not both, and what that makes doubtful."""
+    words = []
+    for e in experiments:
+        for name, m in e.events.items():
+            for count, kind in ((m.observed.size, "observed"), (m.predicted.size, "predicted")):
+                if count > len(m.pairs):
+                    words.append(f"{count - len(m.pairs)} {kind} {name}")
+    doubt = any(m.lonely for e in experiments if not e.outputs for m in e.events.values())
+    text = f" Events without a partner: {', '.join(words)}." if words else ""
+    return text, (
+        "A minimum, but nothing else was measured that could tell a missed event from one that "
+        "did not happen."
+        if doubt
+        else ""
+    )
 
 
 def _verdict(

@@ -15,7 +15,8 @@ from ..results import SolveError
 from ..solution import Solution
 from ..solve import solve
 from ..tables import number, table, unit_of
-from . import matching, predict, sure
+from . import predict, sure
+from .matching import EventMatch
 from .objective import Objective
 from .runs import columns
 from .search import Search
@@ -34,14 +35,6 @@ class Series(NamedTuple):
     def residual(self) -> np.ndarray:
         """Prediction minus data, in standard deviations."""
         return (self.predicted - self.observed) / self.sd
-
-
-class EventMatch(NamedTuple):
-    """Times of one kind of event, observed and predicted; `pairs` are their numbers."""
-
-    observed: np.ndarray
-    predicted: np.ndarray
-    pairs: list[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -221,33 +214,19 @@ def compared(setup: Setup, objective: Objective, u: np.ndarray, likelihood: Any)
     """Data and predictions of every experiment at `u`."""
     points = objective if objective.how.loss == "points" else objective.variant("points")
     r, at, found = likelihood.restore(points.residuals(u)), 0, []
+    matches = points.matches(u)
     for k, (run, seen) in enumerate(zip(points.runs, points.seen, strict=True)):
-        outputs, events = {}, {}
+        outputs = {}
         for name, o in run.outputs.items():
             real = o.weight > 0
             own, at = r[at : at + o.y.size][real], at + o.y.size
             sd = 1.0 / o.weight[real]
             outputs[name] = Series(run.ts[o.index][real], o.y[real], o.y[real] + own * sd, sd)
-        for name, e in run.events.items():
-            events[name] = _matched(seen, setup, name, e.t, float(run.t1))
-            at += e.t.size + seen.which.size
+        at += sum(e.t.size + seen.which.size for e in run.events.values())
         simulate = functools.partial(_simulate, setup, objective, k, u)
         name = str(setup.experiments[k].name)
-        found.append(Fitted(name, float(run.t1), outputs, events, simulate))
+        found.append(Fitted(name, float(run.t1), outputs, matches[k], simulate))
     return found
-
-
-def _matched(seen: Any, setup: Setup, name: str, observed: np.ndarray, t1: float) -> EventMatch:
-    stem, _, member = name.partition("[")
-    which = [e.name for e in setup.scenario.system.events].index(stem)
-    mine = seen.which == which
-    if member:
-        mine &= seen.member == int(member.rstrip("]"))
-    order = np.argsort(~mine, kind="stable")
-    padded = np.where(mine[order], seen.t[order], np.nan)  # always as long: compiled once
-    partner, _ = matching.match(jnp.asarray(padded), jnp.asarray(observed), t1)
-    pairs = [(i, int(j)) for i, j in enumerate(np.asarray(partner)) if j >= 0]
-    return EventMatch(observed, seen.t[mine], pairs)
 
 
 def _simulate(setup: Setup, objective: Objective, k: int, u: np.ndarray, initial: bool) -> Solution:

@@ -1,40 +1,75 @@
 r"""Which predicted event is which observed one.
 
-The best pairing that keeps the order of time. An event without a partner counts as if its partner
-happened at the end of the horizon: events enter and leave a simulation through its end, and the
-loss stays continuous when they do (M50).
+The best pairing that keeps the order of time. An event without a partner costs its distance from
+the end of the horizon, through which events enter and leave a simulation, so that the loss stays
+continuous when they do; but no more than `reach`, so that an event which nobody noticed, or which
+never happened, pulls at nothing and is not worth bending the rest for (M50).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+
+class EventMatch(NamedTuple):
+    """Times of one kind of event, observed and predicted; `pairs` are their numbers."""
+
+    observed: np.ndarray
+    predicted: np.ndarray
+    pairs: list[tuple[int, int]]
+
+    @property
+    def off(self) -> np.ndarray:
+        """Predicted minus observed times of the pairs."""
+        return np.array([self.predicted[j] - self.observed[i] for i, j in self.pairs])
+
+    @property
+    def lonely(self) -> int:
+        """How many have no partner."""
+        return self.observed.size + self.predicted.size - 2 * len(self.pairs)
+
+
+def matched(predicted: np.ndarray, mine: np.ndarray, observed: Any, t1: Any, reach: Any) -> Any:
+    """The pairing, on the host; `mine` are the events of this kind among the predicted ones."""
+    order = np.argsort(~mine, kind="stable")
+    padded = np.where(mine[order], predicted[order], np.nan)  # always as long: compiled once
+    partner, _ = match(jnp.asarray(padded), jnp.asarray(observed), t1, reach)
+    pairs = [(i, int(j)) for i, j in enumerate(np.asarray(partner)) if j >= 0]
+    return EventMatch(np.asarray(observed), predicted[mine], pairs)
+
+
+def alone(t: Any, t1: Any, reach: Any) -> Any:
+    """The residual of an event at `t` that has no partner."""
+    return reach * jnp.tanh((t1 - t) / reach)
 
 
 @jax.jit
-def match(predicted: Any, observed: Any, t1: Any) -> tuple[Any, Any]:
+def match(predicted: Any, observed: Any, t1: Any, reach: Any) -> tuple[Any, Any]:
     """Partner of every observed event (-1: none), and whether a predicted one has a partner.
 
-    Entries of `predicted` that are not finite are padding. The pairing minimises
-    $\\sum (a_j - b_i)^2 + \\sum (t_1 - b_i)^2 + \\sum (t_1 - a_j)^2$ over pairs, observed events
-    alone and predicted events alone, by dynamic programming over prefixes of both lists.
+    Entries of `predicted` that are not finite are padding. The pairing minimises the sum of
+    squares of `a - b` over pairs and of `alone` over the rest, by dynamic programming over
+    prefixes of both lists.
     """
     n, m = predicted.shape[0], observed.shape[0]
     if n == 0 or m == 0:
         return jnp.full(m, -1), jnp.zeros(n, bool)
     real = jnp.isfinite(predicted)
     a = jax.lax.stop_gradient(jnp.where(real, predicted, t1))
-    skip = jnp.concatenate([jnp.zeros(1), jnp.cumsum((t1 - a) ** 2)])  # first j predicted alone
+    left = alone(a, t1, reach) ** 2
+    skip = jnp.concatenate([jnp.zeros(1), jnp.cumsum(left)])  # first j predicted ones alone
 
     def longer(best: Any, b: Any) -> tuple[Any, Any]:
         """From the best costs with i observed events to those with one more."""
         pair = jnp.where(real, best[:-1] + (a - b) ** 2, jnp.inf)
-        alone = best + (t1 - b) ** 2
-        either = jnp.minimum(jnp.concatenate([jnp.full(1, jnp.inf), pair]), alone)
+        single = best + alone(b, t1, reach) ** 2
+        either = jnp.minimum(jnp.concatenate([jnp.full(1, jnp.inf), pair]), single)
         best = jax.lax.cummin(either - skip) + skip
-        return best, (pair <= alone[1:], either)
+        return best, (pair <= single[1:], either)
 
     _, (paired, either) = jax.lax.scan(longer, skip, observed)
 
@@ -51,12 +86,14 @@ def match(predicted: Any, observed: Any, t1: Any) -> tuple[Any, Any]:
     return partner, taken
 
 
-def residuals(predicted: Any, observed: Any, t1: Any) -> tuple[Any, Any]:
-    """Observed minus predicted times, and what predicted events without a partner add."""
-    partner, taken = match(predicted, observed, t1)
+def residuals(predicted: Any, observed: Any, t1: Any, reach: Any) -> tuple[Any, Any]:
+    """Predicted minus observed times, and what predicted events without a partner add."""
+    partner, taken = match(predicted, observed, t1, reach)
+    single = alone(observed, t1, reach)
     if predicted.shape[0] == 0:
-        return t1 - observed, jnp.zeros(0)
+        return single, jnp.zeros(0)
     real = jnp.isfinite(predicted)
     times = jnp.where(real, predicted, t1)
-    own = jnp.where(partner >= 0, times[jnp.maximum(partner, 0)], t1) - observed
-    return own, jnp.where(real & ~taken, t1 - times, 0.0)
+    off = times[jnp.maximum(partner, 0)] - observed
+    rest = jnp.where(real & ~taken, alone(times, t1, reach), 0.0)
+    return jnp.where(partner >= 0, off, single), rest

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..results import Result
+from .matching import EventMatch, matched
 from .optimisers import Unconstrained
 from .parameters import Free
 from .predict import How, Seen, residuals
@@ -101,9 +102,7 @@ class Objective(Unconstrained):
         how = self.how if loss is None else dataclasses.replace(self.how, loss=loss)
         runs = self.runs
         if fraction < 1.0:
-            runs = [
-                until(r, _early(s, r, fraction)) for s, r in zip(self.shapes, runs, strict=True)
-            ]
+            runs = [until(r, r.t0 + fraction * (r.t1 - r.t0)) for r in runs]
         other = Objective(self.free, self.shapes, runs, how)
         other.count, other._compiled, other.fraction = self.count, self._compiled, fraction
         other.watch = self.watch
@@ -223,8 +222,23 @@ class Objective(Unconstrained):
                 if np.any(real):
                     size = float(np.sqrt(np.mean((o.weight * o.y)[real] ** 2)))
                     found.append((name, own[real], size))
-            for e in run.events.values():
-                at += e.t.size + seen.which.size
+            at += sum(e.t.size + seen.which.size for e in run.events.values())
+        return found
+
+    def matches(self, u: np.ndarray) -> list[dict[str, EventMatch]]:
+        """Which predicted events are which observed ones, by experiment and event."""
+        self.value(u)
+        found = []
+        for shape, run, seen in zip(self.shapes, self.runs, self.seen, strict=True):
+            names = [e.name for e in shape.system.events]
+            own = {}
+            for name, times in run.events.items():
+                stem, _, member = name.partition("[")
+                mine = seen.which == names.index(stem)
+                if member:
+                    mine &= seen.member == int(member.rstrip("]"))
+                own[name] = matched(seen.t, mine, times.t, run.t1, times.reach)
+            found.append(own)
         return found
 
     # -- how --------------------------------------------------------------------------------------
@@ -284,12 +298,6 @@ class Objective(Unconstrained):
             self.best = (value, np.array(u))
         if self.watch is not None:
             self.watch(u, value)
-
-
-def _early(shape: Shape, run: Run, fraction: float) -> float:
-    """A part of the horizon, from the first sample on."""
-    first = 0.0 if run.start is None else float(run.start.t)
-    return first + fraction * (float(run.t1) - first)
 
 
 def _half(r: np.ndarray) -> float:

@@ -92,7 +92,7 @@ def residuals(shape: Shape, run: Run, u: Any, how: How) -> tuple[Any, Seen]:
         y = _samples(sol, log, run, how, restore(shape, run, u)[0], shape.system)
         parts = [o.weight * compared(y[name], o, how.loss) for name, o in run.outputs.items()]
     for name, times in run.events.items():
-        own, extra = matching.residuals(_times_of(log, name), times.t, run.t1)
+        own, extra = matching.residuals(_times_of(log, name), times.t, run.t1, times.reach)
         parts += [times.weight * own, times.alone * extra]
     r = jnp.concatenate([jnp.atleast_1d(v) for v in parts]) if parts else jnp.zeros(0)
     r = r if how.transform is None else how.transform(r)
@@ -168,7 +168,7 @@ def _warped(ts: Any, t0: Any, log: EventLog, run: Run) -> Any:
     observed, predicted = [], []
     for name, times in run.events.items():
         found = _times_of(log, name)
-        partner, _ = matching.match(found, jnp.asarray(times.t), run.t1)
+        partner, _ = matching.match(found, jnp.asarray(times.t), run.t1, times.reach)
         observed.append(jnp.where(partner >= 0, times.t, jnp.inf))
         predicted.append(jnp.where(partner >= 0, found[jnp.maximum(partner, 0)], jnp.inf))
     b, a = jnp.concatenate(observed), jnp.concatenate(predicted)

@@ -16,6 +16,8 @@ from ..tables import named
 from .data import Measured
 from .parameters import Block, Free, P
 
+REACH = 0.25  # of events, in times between observed ones: larger finds more, smaller forgives more
+
 
 class Place(NamedTuple):
     """Free entries of one leaf: where in the vector, and the numbers of their scale."""
@@ -41,6 +43,7 @@ class Times(NamedTuple):
     t: Any
     weight: Any
     alone: Any  # the weight of predicted events that nobody observed
+    reach: Any  # the most an event without a partner costs, in units of time
 
 
 class Run(NamedTuple):
@@ -50,6 +53,7 @@ class Run(NamedTuple):
     start: Any
     of_p: tuple[Place, ...]
     of_start: tuple[Place, ...]
+    t0: Any
     t1: Any
     ts: Any
     outputs: dict[str, Observed]
@@ -121,6 +125,7 @@ def make_run(
     owner: int,
     p: Any,
     start: Any,
+    t0: float,
     t1: float,
     measured: Mapping[str, Measured],
     events: Mapping[str, Measured],
@@ -139,14 +144,18 @@ def make_run(
     times = {}
     for name, m in events.items():
         weight = _weight(m, sd[name])
-        times[name] = Times(m.t, weight, weight[0] if weight.size else 1.0 / np.float64(sd[name]))
+        single = weight[0] if weight.size else 1.0 / np.float64(sd[name])
+        gaps = np.diff(m.t, prepend=t0)
+        gaps = gaps[gaps > 0]
+        reach = REACH * (np.median(gaps) if gaps.size else t1 - t0)
+        times[name] = Times(m.t, weight, single, np.float64(reach))
     shape = Shape(
         _Frozen(p_static), _Frozen(start if given is None else start_static),
         tuple(b.kind for b in free_p), tuple(b.kind for b in free_start), system,
     )  # fmt: skip
     of_p, of_start = (tuple(map(_place, blocks)) for blocks in (free_p, free_start))
-    end = np.float64(t1)
-    return shape, Run(p_arrays, start_arrays, of_p, of_start, end, ts, outputs, times)
+    ends = np.float64(t0), np.float64(t1)
+    return shape, Run(p_arrays, start_arrays, of_p, of_start, *ends, ts, outputs, times)
 
 
 def _place(b: Block) -> Place:

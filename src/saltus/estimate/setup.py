@@ -94,9 +94,12 @@ def set_up(
     spans = [b - a for a, b in zip(firsts, ends, strict=True)]
     scale = {**first_noise(measured, events, spans), **known}
     made = [
-        make_run(scenario.system, chosen, k, *given, scale)
-        for k, given in enumerate(zip(parameters, starts, ends, measured, events, strict=True))
-    ]
+        make_run(
+            scenario.system, chosen, k, parameters[k], starts[k], firsts[k], ends[k], measured[k],
+            events[k], scale,
+        )
+        for k in range(len(listed))
+    ]  # fmt: skip
     shapes, runs = zip(*made, strict=True)
     return Setup(
         scenario, listed, list(starts), list(parameters), measured, events, ends, chosen, known,
@@ -186,7 +189,7 @@ def _end(
             f"data: experiment {e.name} has measurements until t = {last:.6g}, after its end t1 = "
             f"{e.t1:.6g}."
         )
-    end = e.t1 if e.t1 is not None else _beyond(scenario, events, last)
+    end = e.t1 if e.t1 is not None else _beyond(scenario, events, first, last)
     if end <= first:
         raise ValueError(
             f"data: experiment {e.name} ends where it starts, at t = {first:.6g}. Give it an end: "
@@ -195,12 +198,12 @@ def _end(
     return end
 
 
-def _beyond(scenario: Scenario, events: Mapping[str, Measured], last: float) -> float:
+def _beyond(scenario: Scenario, events: Mapping[str, Measured], first: float, last: float) -> float:
     """Where data end with an event, half its distance to the one before is simulated on: a
     prediction that is late must be seen."""
     seen = np.sort(np.concatenate([v.t for v in events.values()] or [np.zeros(0)]))
     if not seen.size or seen[-1] < last:
         return last
-    gap = seen[-1] - (seen[-2] if seen.size > 1 else 0.0)
+    gap = seen[-1] - (seen[-2] if seen.size > 1 else first)
     end = last + 0.5 * gap
     return end if scenario.t1 is None or scenario.t1 <= last else min(end, scenario.t1)
