@@ -13,7 +13,7 @@ import scipy.stats
 import saltus
 from fits import END, GUESS, NOISE, SAMPLES, START, TRUTH, ball, bounces, clean, fitted, scenario
 from fits import table as measurements
-from saltus.estimate import Student, objective
+from saltus.estimate import Student, monitor, objective
 
 OPTIMISERS = ["gauss-newton", "l-bfgs-b", "trust", "ipopt", "adam"]
 PACKAGES = {"ipopt": "ipyopt", "adam": "optax"}
@@ -339,6 +339,67 @@ def test_stopping_by_hand_returns_the_best_point_so_far(monkeypatch):
     assert other.loss <= min(h["loss"] for h in other.history)
     assert other.loss < other.history[0]["loss"]
     assert other.experiments[0].outputs["h"].t.size == SAMPLES.size
+
+
+@pytest.mark.parametrize("calls", [3, 8])
+@pytest.mark.parametrize("search", ["horizon", "shooting"])
+def test_stopping_within_a_stage_returns_a_point_no_worse_than_the_guess(
+    monkeypatch, search, calls
+):
+    iteration = monitor.Monitor.iteration
+
+    def impatient(self, *args):
+        iteration(self, *args)
+        if len(self.history) == calls:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(monitor.Monitor, "iteration", impatient)
+    other = saltus.fit(scenario(), measurements(), noise={"h": NOISE}, search=search, segments=4)
+    assert other.result == "interrupted"
+    assert other.loss <= other._objective.value(other._setup.free.initial)
+
+
+def test_stopping_where_the_guess_cannot_be_simulated_keeps_what_the_stages_found(monkeypatch):
+    iteration, zeno = monitor.Monitor.iteration, scenario(p={"e": 0.45, "g": 9.0})
+
+    def impatient(self, *args):
+        iteration(self, *args)
+        if self.stage == "first 100 %":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(monitor.Monitor, "iteration", impatient)
+    other = saltus.fit(zeno, measurements(), noise={"h": NOISE})
+    assert other.result == "interrupted"
+    assert other.values == pytest.approx([TRUTH[name] for name in other.names], rel=0.05)
+
+
+@pytest.mark.parametrize("search", ["horizon", "shooting"])
+def test_a_checkpoint_of_a_fit_by_stages_holds_its_result(tmp_path, search):
+    file = tmp_path / "fit.npz"
+    other = saltus.fit(
+        scenario(), measurements(), search=search, segments=4, checkpoint=file
+    )  # the noise is estimated, so the loss changes on the way
+    u, _ = monitor.read_checkpoint(file, other.names)
+    assert np.array_equal(u, other.u)
+
+
+def test_a_checkpoint_on_the_way_holds_no_point_that_saw_only_a_part(tmp_path):
+    file, whole, part = tmp_path / "fit.npz", object(), None
+    watch = monitor.Monitor(["a"], progress=False, checkpoint=file)
+    saved = lambda: (watch._save(force=True), monitor.read_checkpoint(file, ["a"])[0][0])[1]
+    watch.enter("first 12 %", part)
+    watch.iteration(np.array([1.0, 9.0]), 0.1, 0.0, 0, 1)  # a node of a segment comes with it
+    assert saved() == 1.0  # better than nothing
+    watch.enter("all", whole)
+    watch.iteration(np.array([2.0]), 5.0, 0.0, 0, 2)
+    watch.iteration(np.array([3.0]), 6.0, 0.0, 0, 3)
+    assert saved() == 2.0
+    watch.enter("first 25 %", part)
+    watch.iteration(np.array([4.0]), 0.2, 0.0, 0, 4)
+    assert saved() == 2.0
+    watch.enter("noise estimated", object())
+    watch.iteration(np.array([5.0]), 20.0, 0.0, 0, 5)
+    assert saved() == 5.0
 
 
 def test_a_checkpoint_is_where_a_fit_goes_on(tmp_path):

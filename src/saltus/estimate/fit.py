@@ -112,6 +112,7 @@ def fit(
         found, objective, interrupted = _find(
             setup, objective, u, plan, monitor, search, polish, segments, chosen
         )
+        monitor.end(found.u, found.loss)
     finally:
         monitor.close()
     settings = _settings(locals(), setup)
@@ -172,10 +173,11 @@ def _find(
         final = points if polish or kind == "shooting" else objective
         return *_with_noise(setup, final, found, plan, monitor, chosen), False
     except KeyboardInterrupt:
-        value, best = np.inf, u
-        for candidate in (points.best, objective.best):
-            if candidate is not None and candidate[0] < value:
-                value, best = candidate
+        kept = [c[1] for c in (monitor.best, points.best, objective.best) if c is not None]
+        latest = [] if monitor.latest is None else [monitor.latest]  # first, where none is finite
+        value, best = min(
+            ((points.value(c), c) for c in [*latest, *kept, u]), key=lambda pair: pair[0]
+        )
         found = Found(best, value, False, False, "stopped by hand")
         return *_with_noise(setup, points, found, plan, monitor, chosen, again=False), True
 
@@ -205,7 +207,7 @@ def _with_noise(
         alone = alone and not setup.free.believed
         if exact or alone or not again or change < 0.01:
             break
-        monitor.enter("noise estimated")
+        monitor.enter("noise estimated", objective)
         found = searching.judged(objective, plan.local(objective, found.u, monitor), plan)
     return dataclasses.replace(found, loss=objective.value(found.u)), objective
 

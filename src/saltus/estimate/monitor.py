@@ -36,7 +36,10 @@ class Monitor:
         self.bar = sys.stderr.isatty() if progress is None else bool(progress)
         self.log = None if log is None else Path(log)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.best: tuple[float, np.ndarray] | None = None
+        self.best: tuple[float, np.ndarray] | None = None  # of the loss that is minimised now
+        self.latest: np.ndarray | None = None
+        self._loss: Any = None
+        self._whole = True
         self.extra: dict[str, np.ndarray] = {}
         self._line = 0
         for path in (self.log, self.checkpoint):
@@ -59,17 +62,25 @@ class Monitor:
             "seconds": time.perf_counter() - self.clock,
         }
         self.history.append(entry)
-        if np.isfinite(loss) and (self.best is None or loss < self.best[0]):
-            self.best = (float(loss), np.array(u, dtype=float))
+        self.latest = np.array(u[: len(self.names)], dtype=float)  # segments have more
+        if self._whole and np.isfinite(loss) and (self.best is None or loss < self.best[0]):
+            self.best = (float(loss), self.latest)
         if self.log is not None:
             with self.log.open("a") as file:
                 file.write(json.dumps({**entry, "u": np.asarray(u).tolist()[:64]}) + "\n")
         self._draw(entry)
-        self._save(u)
+        self._save()
 
-    def enter(self, stage: str) -> None:
-        """The next iterations belong to `stage`, whose loss may differ from the one before."""
-        self.stage = stage
+    def enter(self, stage: str, loss: Any = None) -> None:
+        """The next iterations belong to `stage`. `loss` is what they minimise: losses of two
+        different ones do not compare. Without it they see a part, and none of them is the best."""
+        self.stage, self.extra, self._whole = stage, {}, loss is not None
+        if self._whole and loss is not self._loss:
+            self.best, self._loss = None, loss
+
+    def end(self, u: Any, loss: float) -> None:
+        """This is the result: the last checkpoint holds it."""
+        self.best = (float(loss), np.array(u, dtype=float))
 
     def close(self) -> None:
         """Clear the bar and write the last checkpoint."""
@@ -77,7 +88,7 @@ class Monitor:
             sys.stderr.write("\r" + " " * self._line + "\r")
             sys.stderr.flush()
             self._line = 0
-        self._save(None, force=True)
+        self._save(force=True)
 
     def _draw(self, entry: dict) -> None:
         if not self.bar:
@@ -95,18 +106,19 @@ class Monitor:
         sys.stderr.flush()
         self._line = len(text)
 
-    def _save(self, u: Any, force: bool = False) -> None:
-        if self.checkpoint is None or self.best is None:
+    def _save(self, force: bool = False) -> None:
+        loss, u = (np.inf, self.latest) if self.best is None else self.best
+        if self.checkpoint is None or u is None:
             return
         now = time.perf_counter()
         if not force and now - self.saved < 2.0 and self.saved:
             return
         self.saved = now
-        header = {"made by": "saltus", "names": self.names, "loss": self.best[0]}
+        header = {"made by": "saltus", "names": self.names, "loss": loss}
         content: dict[str, Any] = {f"extra_{k}": v for k, v in self.extra.items()}
         draft = self.checkpoint.with_name(self.checkpoint.name + ".part")
         with draft.open("wb") as file:
-            np.savez(file, header=json.dumps(header), best=self.best[1], **content)
+            np.savez(file, header=json.dumps(header), best=u, **content)
         os.replace(draft, self.checkpoint)  # an interrupted write leaves the old one
 
 

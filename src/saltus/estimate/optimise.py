@@ -127,9 +127,12 @@ def minimise(
                 best = ending
     except KeyboardInterrupt:
         interrupted = True
-        if best is None:
-            best = Ending(first if problem.best is None else problem.best[1], False, "")
+        here = Ending(first if problem.best is None else problem.best[1], False, "")
+        if best is None or _better(problem, here, best):
+            best = here
     finally:
+        if best is not None:
+            monitor.end(best.u, problem.value(best.u))
         monitor.close()
     if best is None:
         raise _not_finite(problem, first)

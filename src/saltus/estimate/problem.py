@@ -225,7 +225,7 @@ def boxed(
     fraction, few = 0.1, dataclasses.replace(limits, iterations=min(12, limits.iterations))
     for _ in range(MOST_BOXES):
         rank, here = problem.best
-        monitor.enter(f"box of {100 * fraction:.2g} %")
+        monitor.enter(f"box of {100 * fraction:.2g} %", problem)
         inside = Boxed(problem, here, fraction * size)
         slsqp(inside, here, monitor, few)
         gained = problem.best[0] < (rank[0] * (1 - 1e-6), np.inf) or (

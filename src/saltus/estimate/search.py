@@ -101,7 +101,7 @@ def _order(found: Found) -> tuple:
 
 
 def local(objective: Objective, u: np.ndarray, search: Search, monitor: Monitor) -> Found:
-    monitor.enter(f"{objective.how.loss}" + ("" if objective.fraction == 1 else " (part)"))
+    monitor.enter(objective.how.loss, objective)
     ending = search.local(objective, u, monitor)
     return judged(objective, ending, search)
 
@@ -117,12 +117,12 @@ def multistart(
         return judged(objective, Ending(u, False, "no start could be simulated"), search)
     best = None
     for k, guess in enumerate(ranked):
-        monitor.enter(f"start {k + 1} of {len(ranked)}")
+        monitor.enter(f"start {k + 1} of {len(ranked)}", objective)
         ending = search.local(objective, guess, monitor, few=True)
         value = objective.value(ending.u)
         best = (value, ending.u) if best is None or value < best[0] else best
     assert best is not None
-    monitor.enter("best start")
+    monitor.enter("best start", objective)
     return judged(objective, search.local(objective, best[1], monitor), search)
 
 
@@ -153,7 +153,7 @@ def horizon(objective: Objective, u: np.ndarray, search: Search, monitor: Monito
         step = max(step / 2, shortest)
     if not np.isfinite(objective.value(u)):
         return judged(objective, Ending(u, False, "a simulation failed"), search)
-    monitor.enter("all")
+    monitor.enter("all", objective)
     return judged(objective, search.local(objective, u, monitor), search)
 
 
