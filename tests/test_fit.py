@@ -231,6 +231,19 @@ def test_experiments_have_starts_sampling_and_horizons_of_their_own():
     assert other.experiments[1].outputs["v"].t.size == 11
 
 
+def test_an_end_for_all_experiments_is_that_of_those_without_their_own():
+    few = {k: v[:20] for k, v in measurements().items()}
+    runs = [few, saltus.Experiment(few, t1=3.0), saltus.Experiment(few)]
+    options = {"search": "local", "noise": {"h": NOISE}, "max_iterations": 2}
+    ends = lambda **more: [
+        e.t1 for e in saltus.fit(scenario(), runs, **options, **more).experiments
+    ]
+    assert ends() == [few["t"][-1], 3.0, few["t"][-1]]
+    assert ends(t1=2.5) == [2.5, 3.0, 2.5]
+    with pytest.raises(ValueError, match="after its end t1 = 1"):
+        saltus.fit(scenario(), few, t1=1.0)
+
+
 def test_parameters_may_differ_between_experiments():
     ts = np.linspace(0.2, 3.0, 20)
     runs = []

@@ -31,7 +31,7 @@ from .setup import Setup, scenario_of, set_up
 MANY = 300  # more free numbers than this are not for least squares by default
 SETTINGS = (
     "loss", "polish", "optimiser", "search", "starts", "segments", "seed", "max_iterations",
-    "tolerance", "likelihood", "noise", "options",
+    "tolerance", "likelihood", "noise", "options", "t1",
 )  # fmt: skip
 ROUNDS = 12  # of estimating the noise and fitting again
 
@@ -69,7 +69,8 @@ def fit(
 
     `model` is a `Scenario`, or a `HybridSystem` with `p` (the first guess) and `start`. `data` is
     the path of a CSV file, a data frame, a mapping of columns, an `Experiment`, or a list of these;
-    columns are matched to the model's outputs by name.
+    columns are matched to the model's outputs by name. Experiments without an end of their own end
+    at `t1`, or where their data do.
 
     `free` names what is estimated: leaves of `p` (`"k"`, a prefix, or a pattern like `"net.*"`) and
     initial states (`"start.v"`); by default all floats of `p`. `bounds={"k": (0, 10)}`,
@@ -90,7 +91,7 @@ def fit(
     scenario = scenario_of(model, p, start, t1, method)
     chosen = likelihood_of(likelihood)
     _check(loss, search, optimiser, max_iterations)
-    setup = set_up(scenario, data, free, bounds, scales, priors, noise)
+    setup = set_up(scenario, data, t1, free, bounds, scales, priors, noise)
     how = How(loss, scenario.method, chosen.transform, ROWS, LOG)
     objective = Objective(setup.free, setup.shapes, setup.runs, how)
     if optimiser == "auto":

@@ -59,6 +59,7 @@ def scenario_of(model: Any, p: Any, start: Any, t1: Any, method: Any) -> Scenari
 def set_up(
     scenario: Scenario,
     data: Any,
+    t1: float | None,
     free: Any,
     bounds: Mapping | None,
     scales: Mapping | None,
@@ -67,6 +68,8 @@ def set_up(
 ) -> Setup:
     """Match data and model, choose what is free, and make arrays of it all."""
     listed = experiments(data)
+    if t1 is not None:
+        listed = [e if e.t1 is not None else dataclasses.replace(e, t1=float(t1)) for e in listed]
     starts, parameters = zip(*(_own(scenario, e) for e in listed), strict=True)
     outputs, names = _outputs(scenario, starts[0], parameters[0])
     measured = [series(e, outputs, scenario.system.units) for e in listed]
