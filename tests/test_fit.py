@@ -451,6 +451,7 @@ def test_progress_is_drawn_on_request_and_cleared(capsys):
     saltus.fit(scenario(), measurements(), noise={"h": NOISE}, progress=True)
     err = capsys.readouterr().err
     assert "iteration 1, loss" in err
+    assert "s left in this stage" in err
     assert "events" in err
     assert err.endswith("\r")
 

@@ -15,8 +15,8 @@ import numpy as np
 class Monitor:
     """Called once per iteration; keeps the history and shows, writes and saves it.
 
-    The bar is drawn on a terminal only. `log` is a file of JSON lines; `checkpoint` a file from
-    which `resume=` continues.
+    The bar is drawn on a terminal only; `total` is how many iterations a stage may have. `log` is a
+    file of JSON lines; `checkpoint` a file from which `resume=` continues.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class Monitor:
         self.stage = "fit"
         self.total = total
         self.clock = time.perf_counter()
+        self._began = (0, 0.0)  # iterations and seconds before this stage
         self.saved = 0.0
         self.bar = sys.stderr.isatty() if progress is None else bool(progress)
         self.log = None if log is None else Path(log)
@@ -75,6 +76,7 @@ class Monitor:
         """The next iterations belong to `stage`. `loss` is what they minimise: losses of two
         different ones do not compare. Without it they see a part, and none of them is the best."""
         self.stage, self.extra, self._whole = stage, {}, loss is not None
+        self._began = (len(self.history), time.perf_counter() - self.clock)
         if self._whole and loss is not self._loss:
             self.best, self._loss = None, loss
 
@@ -99,9 +101,11 @@ class Monitor:
             f"gradient {entry['gradient']:.1e}, {entry['events']} events, {seconds:.0f} s"
         )
         if self.total:
-            left = max(self.total - done, 0) * seconds / done
-            full = min(20, 20 * done // self.total)
-            text = f"[{'#' * full}{'.' * (20 - full)}] {text}, at most {left:.0f} s left"
+            own = done - self._began[0]
+            left = max(self.total - own, 0) * (seconds - self._began[1]) / own
+            full = min(20, 20 * own // self.total)
+            bar = f"[{'#' * full}{'.' * (20 - full)}]"
+            text = f"{bar} {text}, at most {left:.0f} s left in this stage"
         sys.stderr.write("\r" + text.ljust(self._line))
         sys.stderr.flush()
         self._line = len(text)

@@ -101,7 +101,7 @@ def minimise(
         raise ValueError(
             f'minimise: {optimiser!r} keeps no constraints. Write optimiser="ipopt" or "slsqp".'
         )
-    monitor = Monitor(chosen.names, progress, log, checkpoint, max_iterations * starts)
+    monitor = Monitor(chosen.names, progress, log, checkpoint, max_iterations)
     limits = Limits(max_iterations, tolerance)
     given, extra = dict(options or {}), {}
     first = chosen.initial
@@ -113,7 +113,8 @@ def minimise(
     guesses = [first, *sobol(chosen, starts - 1, seed)]
     best, interrupted = None, False
     try:
-        for guess in guesses:
+        for k, guess in enumerate(guesses):
+            monitor.enter("minimise" if starts == 1 else f"start {k + 1} of {starts}", problem)
             if not np.isfinite(problem.value(guess)):
                 if len(guesses) == 1:
                     raise _not_finite(problem, guess)
