@@ -1,6 +1,7 @@
 """Names, scales, tables and pairs of events: the parts of a fit that need no simulation."""
 
 import itertools
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ from saltus.estimate.data import event_times, experiments, read_csv, series, spl
 from saltus.estimate.matching import match
 from saltus.estimate.noise import Student
 from saltus.estimate.parameters import LogNormal, Normal
+from saltus.estimate.search import is_minimum
 from saltus.estimate.sure import inverse, weak_directions
 
 P = {"k": 2.0, "arm": {"c": 0.5, "w": jnp.array([1.0, 2.0, 3.0])}, "n": 3}
@@ -193,6 +195,18 @@ def test_the_pairing_of_events_is_the_best_that_keeps_their_order(a, b, reach):
     assert [j for _, j in pairs] == sorted({j for _, j in pairs})
     assert sorted(np.flatnonzero(taken)) == [j for _, j in pairs]
     assert cost(pairs, a, b, 10.0, reach) == pytest.approx(least_cost(a, b, 10.0, reach), abs=1e-9)
+
+
+@pytest.mark.parametrize("slope, small", [(5e-4, True), (2e-3, False), (0.15, False)])
+def test_many_numbers_are_at_a_minimum_where_no_entry_of_the_gradient_is_large(slope, small):
+    many, slopes = 200, np.zeros(200)
+    slopes[7], slopes[8] = slope, 1.0  # and one that a bound holds
+    low = np.where(np.arange(many) == 8, 0.0, -np.inf)
+    target = types.SimpleNamespace(
+        free=types.SimpleNamespace(size=many), low=low, high=np.full(many, np.inf),
+        gradient=lambda u: (1.0, slopes), size_of_data=lambda: 1.0,
+    )  # fmt: skip
+    assert is_minimum(target, np.zeros(many), "l-bfgs-b") is small
 
 
 # -- statistics ---------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Objective(Unconstrained):
 
     def __init__(self, free: Free, shapes: Sequence[Shape], runs: Sequence[Run], how: How):
         self.free, self.shapes, self.how = free, list(shapes), how
+        self.low, self.high = free.low, free.high
         self.runs = self._padded(runs)
         self.count = Count()
         self.fraction = 1.0
@@ -181,14 +182,6 @@ class Objective(Unconstrained):
         """The sequence of events of all experiments, in short."""
         self.value(u)
         return signature(self.seen)
-
-    @property
-    def low(self) -> np.ndarray:
-        return self.free.low
-
-    @property
-    def high(self) -> np.ndarray:
-        return self.free.high
 
     def events(self) -> int:
         """How many events the last simulations had."""

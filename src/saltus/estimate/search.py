@@ -15,10 +15,11 @@ import numpy as np
 
 from .monitor import Monitor
 from .objective import Objective
-from .optimisers import LEAST_SQUARES, Ending, Limits, Unconstrained, sobol
+from .optimisers import LEAST_SQUARES, Ending, Limits, Unconstrained, sobol, steepest
 
 SEARCHES = ("auto", "local", "horizon", "multistart", "shooting")
 FLAT = 1e-4  # largest cosine between residuals and a column of the Jacobian at a minimum
+STEEP = 1e-3  # largest entry of the gradient there, in units of the loss, for many numbers
 EXACT = 1e-6  # residuals below this part of the data are no noise to be judged
 FINE = 1 / 64  # shortest stage of a horizon
 STAGES = 40  # most of them
@@ -203,7 +204,9 @@ def is_minimum(objective: Objective, u: np.ndarray, name: Any) -> bool:
     """No direction within the bounds reduces the linearised loss noticeably."""
     if name not in LEAST_SQUARES and objective.free.size > 100:
         value, slope = objective.gradient(u)
-        return bool(np.max(np.abs(slope)) <= 1e-3 * max(value, 1e-12) * objective.free.size)
+        if np.sqrt(2 * value) <= EXACT * objective.size_of_data():
+            return True
+        return steepest(objective, u, slope) <= STEEP * value
     r, j = objective.residuals(u), objective.jacobian(u)
     size = np.linalg.norm(r)
     if size <= EXACT * objective.size_of_data():
