@@ -470,6 +470,7 @@ def test_progress_is_silent_where_there_is_no_terminal(capsys):
         ({"optimiser": "newton"}, "Write one of lm"),
         ({"likelihood": "poisson"}, "expected .normal."),
         ({"loss": "aligned"}, "needs observed event times"),
+        ({"loss": "integral", "search": "shooting"}, "compares points"),
         ({"noise": {"v": 1.0}}, "which is not measured"),
         ({"noise": {"h": -1.0}}, "expected a positive number"),
         ({"free": ["mass"]}, 'called "mass"'),
@@ -503,6 +504,29 @@ def test_wrong_options_are_answered_in_words(options, words):
 def test_wrong_data_are_answered_in_words(data, words):
     with pytest.raises(ValueError, match=words):
         saltus.fit(scenario(), data)
+
+
+def test_segments_need_outputs_and_say_when_event_times_count():
+    alone = saltus.Experiment(events={"bounce": bounces()}, t1=END)
+    with pytest.raises(ValueError, match='search="multistart"'):
+        saltus.fit(scenario(), alone, search="shooting")
+    data = saltus.Experiment(measurements(), events={"bounce": bounces()}, t1=END)
+    noise = {"h": NOISE, "bounce": 0.002}
+    shot = saltus.fit(scenario(), data, noise=noise, search="shooting", segments=4)
+    assert "Event times counted at the end" in shot.message
+    plain = saltus.fit(scenario(), data, noise=noise)
+    assert shot.values == pytest.approx(plain.values, abs=1e-4 * plain.sd.max())
+
+
+def test_outliers_and_priors_count_in_segments_as_they_do_elsewhere():
+    data = measurements()
+    data["h"][::8] += 1.0
+    options = {"likelihood": "student", "noise": {"h": NOISE}, "priors": {"g": (9.9, 0.01)}}
+    shot = saltus.fit(scenario(), data, search="shooting", segments=4, **options)
+    plain = saltus.fit(scenario(), data, search="local", **options)
+    assert shot.values == pytest.approx(plain.values, abs=1e-4 * plain.sd.max())
+    last = [h["loss"] for h in shot.history if "pull 1000" in h["stage"]][-1]
+    assert last == pytest.approx(shot.loss, rel=0.05)
 
 
 def test_a_system_alone_needs_parameters_and_a_start():

@@ -80,7 +80,8 @@ def fit(
     `loss` is how outputs are compared: `"points"`, or first by a smoother `"integral"`, `"aligned"`
     (on observed events) or `"blended"` one and then by points (`polish=False` leaves that out).
     `search` is `"local"`, `"horizon"` (the beginning first), `"multistart"` (from `starts` Sobol
-    points), `"shooting"` (`segments` with free starts that are pulled together) or `"auto"`: local,
+    points), `"shooting"` (`segments` with free starts that are pulled together, compared by outputs
+    at points; event times count at the end) or `"auto"`: local,
     and more where the result is no minimum or leaves structure in the residuals. `optimiser` is
     `"lm"`, `"gauss-newton"`, `"l-bfgs-b"`, `"trust"`, `"ipopt"`, `"adam"` and other optax rules;
     by default `"lm"`, or `"l-bfgs-b"` for more than 300 numbers.
@@ -129,6 +130,11 @@ def _check(loss: str, search: str, optimiser: Any, iterations: int) -> None:
         raise ValueError(f"fit: loss is {loss!r}, expected one of {', '.join(LOSSES)}.")
     if search not in SEARCHES:
         raise ValueError(f"fit: search is {search!r}, expected one of {', '.join(SEARCHES)}.")
+    if search == "shooting" and loss != "points":
+        raise ValueError(
+            f'fit: search="shooting" compares points, so loss="{loss}" would not count. Leave loss '
+            'out, or write search="horizon".'
+        )
 
 
 def _check_first(setup: Setup, objective: Objective, u: np.ndarray, search: str) -> None:
@@ -137,6 +143,11 @@ def _check_first(setup: Setup, objective: Objective, u: np.ndarray, search: str)
         raise ValueError(
             'fit: loss="aligned" needs observed event times of every experiment: '
             'Experiment(..., events={"bounce": [...]}).'
+        )
+    if search == "shooting" and not any(r.outputs for r in objective.runs):
+        raise ValueError(
+            'fit: search="shooting" compares outputs, and there are only event times. Write '
+            'search="multistart".'
         )
     if search in ("multistart", "shooting") or np.isfinite(objective.value(u)):
         return
@@ -275,6 +286,8 @@ def _result(
         message += (
             " No samples are left to estimate the noise, so nothing is said of how sure it is."
         )
+    if settings["search"] == "shooting" and any(e.events for e in experiments):
+        message += " Event times counted at the end, where the segments are one."
     message = f"{message}{lonely} {free.note}".strip()
     vector = jnp.asarray(u)
     starts = [

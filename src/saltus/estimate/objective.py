@@ -136,7 +136,7 @@ class Objective(Unconstrained):
         if self.free.size <= TOGETHER:
             return self.residuals_and_jacobian(u)[0]
         parts = self._each("residuals", u)
-        return self._note(u, np.concatenate([*(p[0] for p in parts), self._prior(u)[0]]))
+        return self._note(u, np.concatenate([*(p[0] for p in parts), self.prior(u)[0]]))
 
     def jacobian(self, u: np.ndarray) -> np.ndarray:
         return self.residuals_and_jacobian(u)[1]
@@ -144,7 +144,7 @@ class Objective(Unconstrained):
     def residuals_and_jacobian(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Residuals and Jacobian, by the sweep that needs fewer passes."""
         parts = self._each(self.direction(), u)
-        prior, slope = self._prior(u)
+        prior, slope = self.prior(u)
         r = np.concatenate([*(p[1][0] for p in parts), prior])
         return self._note(u, r), np.concatenate([*(p[0] for p in parts), slope])
 
@@ -164,7 +164,7 @@ class Objective(Unconstrained):
     def gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its gradient, by the adjoint sweep."""
         parts = self._each("gradient", u)
-        prior, slope = self._prior(u)
+        prior, slope = self.prior(u)
         value = float(sum(p[0][0] for p in parts) + 0.5 * prior @ prior)
         value = value if np.isfinite(value) else np.inf
         self._noted(u, value)
@@ -235,7 +235,7 @@ class Objective(Unconstrained):
         return found
 
     # -- how --------------------------------------------------------------------------------------
-    def _prior(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def prior(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the priors add to residuals and Jacobian."""
         if not self.free.believed:
             return np.zeros(0), np.zeros((0, u.size))

@@ -130,6 +130,9 @@ class Segmented(Unconstrained):
                 j.append(whole)
                 at += size
                 self._objective.count.values += 1
+            prior, slope = self._objective.prior(v[:n])
+            r.append(prior)
+            j.append(np.concatenate([slope, np.zeros((prior.size, v.size - n))], axis=1))
             self._known = (*key, (np.concatenate(r), np.concatenate(j)))
         return self._known[2]
 
@@ -177,6 +180,7 @@ def _plan(setup: Setup, objective: Objective, k: int, u: np.ndarray, segments: i
     flat, unravel = jax.flatten_util.ravel_pytree(nodes)
     size = _sizes(nodes, start.x)
     rows, index = _by_segment(np.asarray(run.ts), times)
+    transform = objective.how.transform
 
     def residuals(v: Any, pull: Any) -> Any:
         u, own = v[: free.size], unravel(v[free.size :])
@@ -184,6 +188,7 @@ def _plan(setup: Setup, objective: Objective, k: int, u: np.ndarray, segments: i
         shots = shoot(shape.system, start, own, p, times, ts=rows, method=objective.how.method)
         y = columns(jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), shots.y))
         parts = [_compare(y[name][index], o) for name, o in run.outputs.items()]
+        parts = parts if transform is None else [transform(r) for r in parts]
         gaps = jax.tree.map(lambda g, s: jnp.ravel(pull * g / s), shots.gaps, size)
         r = jnp.concatenate([*parts, *jax.tree.leaves(gaps)])
         r = r + jnp.where(jnp.any(shots.result > 1), jnp.nan, 0.0)
