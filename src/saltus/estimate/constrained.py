@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.optimize
 
 from ..extras import need
 from .monitor import Monitor
-from .optimisers import Ending, Limits, Target, finite, restarting, tell
+from .optimisers import Ending, Limits, finite, restarting, tell
 
 IPOPT_SAYS = {
     0: "solved",
@@ -25,19 +25,6 @@ IPOPT_SAYS = {
     -13: "the loss or a constraint is not finite where it is needed",
 }
 NO_BOUND = 2e19
-
-
-class Constrained(Target, Protocol):
-    """A target with constraints `below <= c(u) <= above`."""
-
-    below: np.ndarray
-    above: np.ndarray
-
-    def constraints(self, u: np.ndarray) -> np.ndarray: ...
-    def constraint_jacobian(self, u: np.ndarray) -> np.ndarray: ...
-    def lagrangian_hessian(
-        self, u: np.ndarray, factor: float, weights: np.ndarray
-    ) -> np.ndarray: ...
 
 
 def ipopt(target: Any, u: np.ndarray, monitor: Monitor, limits: Limits, **options: Any) -> Ending:

@@ -107,7 +107,7 @@ def fit(
     monitor = Monitor(setup.free.names, progress, log, checkpoint, max_iterations)
     plan = Search(
         named_optimiser(optimiser), optimiser, Limits(max_iterations, tolerance), given, starts,
-        seed, bool(setup.known) and set(setup.known) >= set(setup.noise), frozenset(setup.known),
+        seed, frozenset(setup.known),
     )  # fmt: skip
     _check_first(setup, objective, u, search)
     try:

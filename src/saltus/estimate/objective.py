@@ -33,9 +33,6 @@ class Count:
     """What a fit has cost so far."""
 
     values: int = 0
-    gradients: int = 0
-    hessians: int = 0
-    seconds: float = 0.0
     compile: float = 0.0
 
 
@@ -78,9 +75,7 @@ class Objective(Unconstrained):
         self.low, self.high = free.low, free.high
         self.runs = self._padded(runs)
         self.count = Count()
-        self.fraction = 1.0
         self.best: tuple[float, np.ndarray] | None = None
-        self.watch: Callable[[np.ndarray, float], None] | None = None
         self._known: collections.OrderedDict = collections.OrderedDict()
         self._compiled: set = set()
         self.seen: list[Seen] = []
@@ -105,8 +100,7 @@ class Objective(Unconstrained):
         if fraction < 1.0:
             runs = [until(r, r.t0 + fraction * (r.t1 - r.t0)) for r in runs]
         other = Objective(self.free, self.shapes, runs, how)
-        other.count, other._compiled, other.fraction = self.count, self._compiled, fraction
-        other.watch = self.watch
+        other.count, other._compiled = self.count, self._compiled
         return other
 
     def reweighted(self, sd: Sequence[dict[str, float]]) -> Objective:
@@ -127,7 +121,7 @@ class Objective(Unconstrained):
             }
             runs.append(run._replace(outputs=outputs, events=events))
         other = Objective(self.free, self.shapes, runs, self.how)
-        other.count, other._compiled, other.watch = self.count, self._compiled, self.watch
+        other.count, other._compiled = self.count, self._compiled
         return other
 
     # -- what optimisers ask for ----------------------------------------------------------------
@@ -246,9 +240,8 @@ class Objective(Unconstrained):
         if key in self._known:
             parts, self.seen = self._known[key]
             return parts
-        clock = time.perf_counter()
         parts = [self._one(kind, s, u, r) for s, r in zip(self.shapes, self.runs, strict=True)]
-        self._count(kind, time.perf_counter() - clock)
+        self.count.values += 1
         found = [_seen(kind, p) for p in parts]
         if found[0] is not None:
             self.seen = [s for s in found if s is not None]
@@ -276,12 +269,6 @@ class Objective(Unconstrained):
             else:
                 return out
 
-    def _count(self, kind: str, seconds: float) -> None:
-        self.count.seconds += seconds
-        self.count.values += 1
-        self.count.gradients += kind in ("gradient", "forward", "reverse")
-        self.count.hessians += kind == "hessian"
-
     def _note(self, u: np.ndarray, r: np.ndarray) -> np.ndarray:
         self._noted(u, _half(r))
         return r
@@ -289,8 +276,6 @@ class Objective(Unconstrained):
     def _noted(self, u: np.ndarray, value: float) -> None:
         if np.isfinite(value) and (self.best is None or value < self.best[0]):
             self.best = (value, np.array(u))
-        if self.watch is not None:
-            self.watch(u, value)
 
 
 def _half(r: np.ndarray) -> float:

@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..extras import available
-from ..results import SolveError
 from ..tables import number, table
 from .choosing import choose
 from .monitor import Monitor, read_checkpoint
@@ -117,7 +115,7 @@ def minimise(
             monitor.enter("minimise" if starts == 1 else f"start {k + 1} of {starts}", problem)
             if not np.isfinite(problem.value(guess)):
                 if len(guesses) == 1:
-                    raise _not_finite(problem, guess)
+                    raise _not_finite()
                 continue
             problem.best = None
             if is_optax(optimiser):
@@ -136,8 +134,8 @@ def minimise(
             monitor.end(best.u, problem.value(best.u))
         monitor.close()
     if best is None:
-        raise _not_finite(problem, first)
-    return _minimum(problem, best, monitor, tolerance, interrupted, time.perf_counter() - clock)
+        raise _not_finite()
+    return _minimum(problem, best, monitor, interrupted, time.perf_counter() - clock)
 
 
 def _better(problem: Problem, one: Ending, other: Ending) -> bool:
@@ -146,7 +144,7 @@ def _better(problem: Problem, one: Ending, other: Ending) -> bool:
     return (a, problem.value(one.u)) < (b, problem.value(other.u))
 
 
-def _not_finite(problem: Problem, u: np.ndarray) -> SolveError | ValueError:
+def _not_finite() -> ValueError:
     return ValueError(
         "minimise: the loss is not finite at the first guess. Run the simulation there by hand to "
         "see why: loss(p)."
@@ -157,13 +155,12 @@ def _minimum(
     problem: Problem,
     ending: Ending,
     monitor: Monitor,
-    tolerance: float,
     stopped: bool,
     seconds: float,
 ) -> Minimum:
     u = ending.u
     violation = problem.violation(u)
-    extras = jax.tree.map(lambda v: v, problem.extras(u))
+    extras = problem.extras(u)
     result = "converged" if ending.satisfied else "out_of_iterations"
     if violation > FEASIBLE:
         result = "infeasible"

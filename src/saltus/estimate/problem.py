@@ -101,7 +101,6 @@ class Problem:
             n, m = self.free.size, self.below.size + 1
             transform = jax.jacfwd if n <= 2 * m else jax.jacrev
             made = {
-                "values": self._stack,
                 "slopes": transform(both, has_aux=True),
                 "hessian": jax.hessian(lagrangian),
                 "extras": lambda u: self._all(u)[1][0],

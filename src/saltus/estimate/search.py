@@ -36,8 +36,7 @@ class Search:
     options: dict[str, Any]
     starts: int
     seed: int
-    known_noise: bool
-    known: frozenset = frozenset()
+    known: frozenset = frozenset()  # outputs and events whose noise is known
 
     def local(self, target: Any, u: np.ndarray, monitor: Monitor, few: bool = False) -> Ending:
         limits = self.limits
@@ -130,6 +129,7 @@ def multistart(
 def horizon(objective: Objective, u: np.ndarray, search: Search, monitor: Monitor) -> Found:
     """Fit the beginning first, then more and more: events come into view one by one (M53)."""
     done, step, shortest, before = 0.0, 1 / 8, FINE, np.inf
+    known = search.known >= {n for r in objective.runs for n in (*r.outputs, *r.events)}
     for _ in range(STAGES):
         part = min(1.0, done + step)
         stage = objective.variant(fraction=part)
@@ -145,7 +145,7 @@ def horizon(objective: Objective, u: np.ndarray, search: Search, monitor: Monito
             target = stage if part == 1.0 else Leashed(stage, u)
             ending = search.local(target, u, monitor, few=part < 1.0)
             spread = np.sqrt(2 * stage.value(ending.u) / many)
-            if spread <= (2.0 if search.known_noise else 3 * before + 0.01) or step <= shortest:
+            if spread <= (2.0 if known else 3 * before + 0.01) or step <= shortest:
                 u, done, before = ending.u, part, max(spread, 1e-9)
                 step, shortest = min(2 * step, 0.5), FINE
                 if done == 1.0:
