@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import saltus
-from saltus.estimate.shooting import shoot
+from saltus.estimate import shoot
 
 CONSTRAINED = [pytest.param("ipopt"), pytest.param("slsqp")]
 G = 9.81

@@ -6,9 +6,10 @@ from .fitted import Fit, Fitted
 from .noise import Student
 from .optimise import Minimum, minimise
 from .parameters import LogNormal, Normal
+from .shooting import Shots, shoot
 from .sure import Certainty, Profile
 
 __all__ = [
     "Certainty", "Experiment", "Fit", "Fitted", "LogNormal", "Minimum", "Normal", "Profile",
-    "Student", "fit", "minimise",
+    "Shots", "Student", "fit", "minimise", "shoot",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from .optimisers import optimiser as named_optimiser
 from .predict import LOSSES, How
 from .search import SEARCHES, Found, Search
 from .setup import Setup, scenario_of, set_up
+from .shooting import shoot_and_fit
 
 MANY = 300  # more free numbers than this are not for least squares by default
 SETTINGS = (
@@ -175,8 +176,6 @@ def _find(
     points = objective if objective.how.loss == "points" else objective.variant("points")
     try:
         if kind == "shooting":
-            from .shooting import shoot_and_fit
-
             found = shoot_and_fit(setup, points, u, plan, monitor, segments)
         else:
             found = searching.run(kind, objective, u, plan, monitor)
