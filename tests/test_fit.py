@@ -659,6 +659,18 @@ def test_multiple_shooting_works_for_modes():
     assert other["k"] == pytest.approx(2.0, rel=0.15)
 
 
+def test_the_memory_of_a_checkpoint_serves_the_first_search_only(tmp_path):
+    pytest.importorskip("optax")
+    file = tmp_path / "adam.npz"
+    options = {"optimiser": "adam", "search": "local", "max_iterations": 10}
+    run = lambda **more: saltus.fit(
+        scenario(), measurements(), noise={"h": NOISE}, **options, **more
+    )
+    run(checkpoint=file)
+    profile = run(resume=file).profile("e", points=3)  # which has one number less
+    assert np.all(np.isfinite(profile.losses))
+
+
 def test_a_checkpoint_of_adam_may_be_polished_by_least_squares(tmp_path):
     pytest.importorskip("optax")
     file, noise = tmp_path / "adam.npz", {"h": NOISE}

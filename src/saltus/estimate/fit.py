@@ -119,6 +119,7 @@ def fit(
     finally:
         monitor.close()
     settings = _settings(locals(), setup)
+    plan = plan.afresh()
     return _result(setup, objective, found, plan, monitor, chosen, settings, interrupted, clock)
 
 
@@ -180,9 +181,9 @@ def _find(
         else:
             found = searching.run(kind, objective, u, plan, monitor)
             if polish and points is not objective:
-                found = searching.run("local", points, found.u, plan, monitor)
+                found = searching.run("local", points, found.u, plan.afresh(), monitor)
         final = points if polish or kind == "shooting" else objective
-        return *_with_noise(setup, final, found, plan, monitor, chosen), False
+        return *_with_noise(setup, final, found, plan.afresh(), monitor, chosen), False
     except KeyboardInterrupt:
         kept = [c[1] for c in (monitor.best, points.best, objective.best) if c is not None]
         latest = [] if monitor.latest is None else [monitor.latest]  # first, where none is finite

@@ -38,6 +38,12 @@ class Search:
     seed: int
     known: frozenset = frozenset()  # outputs and events whose noise is known
 
+    def afresh(self) -> Search:
+        """The same without the memory of a checkpoint, which belongs to the first search."""
+        return dataclasses.replace(
+            self, options={k: v for k, v in self.options.items() if k != "resume"}
+        )
+
     def local(self, target: Any, u: np.ndarray, monitor: Monitor, few: bool = False) -> Ending:
         limits = self.limits
         if few:
