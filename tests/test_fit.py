@@ -667,8 +667,9 @@ def test_the_memory_of_a_checkpoint_serves_the_first_search_only(tmp_path):
         scenario(), measurements(), noise={"h": NOISE}, **options, **more
     )
     run(checkpoint=file)
-    profile = run(resume=file).profile("e", points=3)  # which has one number less
-    assert np.all(np.isfinite(profile.losses))
+    other = run(resume=file)
+    profile = other.profile("e", points=3)  # which has one number less
+    assert profile.losses[1] <= other.loss * (1 + 1e-9)
 
 
 def test_a_checkpoint_of_adam_may_be_polished_by_least_squares(tmp_path):
