@@ -8,9 +8,11 @@ import jax as _jax
 _jax.config.update("jax_enable_x64", True)
 
 from .adapters import fully_implicit, implicit_reset, remember
+from .animate import animate
 from .automaton import Exit, Mode, automaton
 from .control import PI, Fixed
 from .costates import Costates, costates
+from .dynamics import Linear, Orbit, equilibrium, linearise, orbit
 from .estimate import Experiment, Fit, LogNormal, Minimum, Normal, fit, minimise
 from .mass import mass_matrix
 from .methods import Dopri5, Dopri8, Radau5, Rodas5P, Tsit5
@@ -34,6 +36,7 @@ __all__ = [
     "solve", "Scenario", "consistent", "consistency", "Consistency",
     "Tsit5", "Dopri5", "Dopri8", "Radau5", "Rodas5P", "PI", "Fixed",
     "Solution", "EventLog", "costates", "Costates", "error_estimate", "Estimate",
+    "orbit", "Orbit", "equilibrium", "linearise", "Linear", "animate",
     "fit", "Fit", "Experiment", "Normal", "LogNormal", "minimise", "Minimum",
     "Result", "SolveError", "ReverseOverReverse",
 ]  # fmt: skip

@@ -139,6 +139,20 @@ def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any, Any]:
     return *hide(inside, values), inside
 
 
+@functools.partial(jax.jit, static_argnames=("spec", "side"))
+def read_instants(spec: Spec, tape: Tape, ts: Any, side: str) -> Instant:
+    """What a model function may look at, at the times `ts`; NaN where they were not reached."""
+    par = tape.par()
+
+    def one(t: Any) -> tuple[Instant, Any]:
+        offset = t - tape.theta[0]
+        inside = within(tape.theta[0], offset, tape.end.tau, tape.backward)
+        return instant(spec.model, state_at(spec, tape, offset, side), par), inside
+
+    now, inside = jax.vmap(one)(ts)
+    return hide(inside, now)
+
+
 @functools.partial(jax.jit, static_argnames=("spec",))
 def read_visits(spec: Spec, visits: Visits, par: Par) -> tuple[Any, Any, Any]:
     """Outputs and integrals at the save times, and which of them were reached."""

@@ -14,7 +14,7 @@ import numpy as np
 from .course import Course, course
 from .diagnose import explain, state_words
 from .loop import Spec
-from .readout import Tape, hide, read, read_events
+from .readout import Tape, hide, read, read_events, read_instants
 from .record import Pace
 from .results import Result, SolveError
 from .system import Instant
@@ -238,12 +238,20 @@ class Solution(Presented, eqx.Module):
 
     def __call__(self, t: Any, side: str = "right") -> Any:
         """The output at any time; `side="left"` gives the limit from before a jump."""
+        return self._read(lambda *given: read(*given)[0], t, side)
+
+    def at(self, t: Any, side: str = "right") -> Instant:
+        """The instant at any time: states, discrete states, inputs. Times may be an array."""
+        now = self._read(read_instants, t, side)
+        return now if self.adapt is None else self.adapt(now)
+
+    def _read(self, reader: Any, t: Any, side: str) -> Any:
         if side not in ("right", "left"):
             raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
         times = jnp.asarray(t, dtype=jnp.float64)
 
         def one(tape: Tape) -> Any:
-            y, _, _ = read(self.spec, tape, times.reshape(-1), side)
+            y = reader(self.spec, tape, times.reshape(-1), side)
             return jax.tree.map(lambda v: v.reshape(times.shape + v.shape[1:]), y)
 
         for _ in range(jnp.ndim(self.tape.n)):
