@@ -221,6 +221,30 @@ def test_a_return_to_an_event_does_not_close_a_driven_motion():
         orbit(OSCILLATOR, REST, {"c": 0.3, "w": 1.7}, event="up")
 
 
+@pytest.mark.slow
+def test_a_ball_on_a_vibrating_table_has_its_unstable_orbit():
+    """One hit per period, at the phase with A w cos = g T (1 - e) / (2 (1 + e)); det M = e^2."""
+    e, g, w = 0.6, 9.81, 4 * np.pi
+    table = lambda now, p: p * jnp.sin(w * now.t)
+    hit = Event(
+        "hit",
+        guard=lambda now, p: now.x["h"] - table(now, p),
+        reset=lambda now, p: now.replace(
+            x={"h": now.x["h"], "v": -e * now.x["v"] + (1 + e) * p * w * jnp.cos(w * now.t)}
+        ),
+    )
+    system = HybridSystem(lambda now, p: {"h": now.x["v"], "v": -g}, events=[hit])
+    period, later, size = 0.5, 0.1, 0.1
+    phase = np.arccos(g * period / 2 * (1 - e) / (1 + e) / (size * w))
+    v = g * period / 2 - g * later
+    h = size * np.sin(phase) + (g * period / 2 + v) / 2 * later
+    start = Instant(t=phase / w + later, x={"h": h + 1e-3, "v": v - 0.02})
+    found = orbit(system, start, size, period=period)
+    assert abs(found.start.x["h"] - h) < 1e-9 and abs(found.start.x["v"] - v) < 1e-9
+    assert abs(np.prod(found.multipliers) - e**2) < 1e-9
+    assert not found.stable
+
+
 # -- coordinates that obey constraints ------------------------------------------------------------
 
 LENGTH, GRAVITY = 1.3, 9.81
