@@ -121,7 +121,7 @@ def fully_implicit(
         inputs=inputs,
         units=units,
         index=index,
-        adapt_start=_implicit_start,
+        adapt_start=lambda now, p: _implicit_start(now),
         adapt_back=_implicit_seen,
     )
 

@@ -24,6 +24,7 @@ from .checks import (
     truth_leaf,
 )
 from .equations import check_count, check_given, constraint, jacobian_pattern, residual_leaves
+from .invariants import invariant
 from .leaves import Leaves, aval, split
 from .model import Action, Fn, Model, Par
 from .signals import Signal, is_signal
@@ -276,6 +277,7 @@ def _build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
     if rows is not None:
         equations = constraint(system, tracer, parts, actions, rows, found, kinks is not None)
     pattern = jacobian_pattern(system, tracer, parts, flow, rows, kinks is not None)
+    kept = None if system.invariant is None else invariant(system, tracer, parts.x)
     slot = 2 + len(parts.p)
     signals = tuple((type(s), slot + 2 * j) for j, s in enumerate(parts.signals))
     model = Model(
@@ -285,7 +287,7 @@ def _build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
         n_theta=tracer.first_float + len(tracer.floats) + 1,
         n_iota=tracer.first_other + len(tracer.others), flow_fn=flow, output_fn=output,
         actions=actions, dtypes=(*(v.dtype for v in parts.x), *found["dtypes"]),
-        constraint=equations, pattern=pattern,
+        constraint=equations, pattern=pattern, invariant=kept,
     )  # fmt: skip
     model = _models.setdefault(model, weakref.ref(model))() or model
     built = Built(model, tracer.floats, tracer.others, tracer.ticking)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .consistent import hidden, violated
+from .invariants import residuals
 from .leaves import Leaves, numbered
 from .model import Action, At, Model, Par
 from .projection import projected, slopes
@@ -30,9 +31,11 @@ def explain(sol: Any, result: Result) -> str:
         gap, ratio = float(sol.pace.gap), float(sol.pace.ratio)
         when = float(sol.last.t) + gap * ratio / (1 - ratio)
         return f"{result.message} They pile up at t = {when:.10g}."
+    fired = _fired(sol)
+    if result == Result.inconsistent and model.invariant is not None:
+        return _not_kept(model, at, par, fired)
     if result != Result.non_finite and (model.constraint is None or result not in ALGEBRAIC):
         return result.message
-    fired = _fired(sol)
     broken = _broken_reset(sol, fired)
     if broken:
         return broken
@@ -180,6 +183,20 @@ def _violation(model: Model, at: At, par: Par, fired: Action | None) -> str:
         f"The differential states violate the constraint after {where}. Repair acts on the start "
         "only: a reset has to return a consistent x. Write it so, or give the equations and let "
         "`saltus.implicit_reset` solve them."
+    )
+
+
+def _not_kept(model: Model, at: At, par: Par, fired: Action | None) -> str:
+    """Differential states that violate an invariant."""
+    rule = model.invariant
+    assert rule is not None
+    where, advice = "of the start", "or let solve(..., repair=True) move them"
+    if fired is not None:
+        where = f'after the reset of event "{fired.name}"'
+        advice = "or, in a mechanism, let `saltus.multibody.jump` or `contact` make the reset"
+    return (
+        f"The states {where} violate an invariant of the system. Correct them, {advice}. "
+        f"Residuals: {_listed(rule.names, residuals(model, at, par))}."
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .banded import Banded
 from .extras import available
@@ -19,6 +20,8 @@ from .sparse import Sparse
 from .sparsity import Pattern
 
 Vec = tuple[Any, ...]
+DEPENDENT = 1e-12  # pivots, relative to the diagonal, at which a row depends on the others
+UNROLLED = 8  # rows up to which elimination is written out
 
 
 # -- written out on scalars -----------------------------------------------------------------------
@@ -112,6 +115,70 @@ def invert(matrix: Any) -> Any:
         return jnp.where((rows == k)[:, None], best[None, :], reduced)
 
     return jax.lax.fori_loop(0, n, clear, state)[:, n:]
+
+
+def invert_semidefinite(matrix: Any) -> Any:
+    r"""The inverse of a regular block of a symmetric $A \ge 0$, and zero elsewhere.
+
+    Sweeps over the matrix scaled to a unit diagonal, row after row, which is stable for such
+    matrices. A row that depends on those before it leaves no pivot, and is left out.
+    """
+    a, kept, scale = _swept(matrix)
+    both = kept[:, None] & kept[None, :]
+    return jnp.where(both, -a, 0.0) * scale[:, None] * scale[None, :]
+
+
+def leading(matrix: Any) -> Any:
+    r"""Which rows of a symmetric $A \ge 0$ do not depend on those before them."""
+    return _swept(matrix)[1]
+
+
+def _swept(matrix: Any) -> tuple[Any, Any, Any]:
+    n = matrix.shape[0]
+    a, scale = _unit_diagonal(matrix)
+    kept = jnp.zeros((n,), bool)
+    if n <= UNROLLED:
+        for k in range(n):
+            a, kept = _sweep(a, kept, k)
+        return a, kept, scale
+    return *jax.lax.fori_loop(0, n, lambda k, s: _sweep(s[0], s[1], k), (a, kept)), scale
+
+
+def independent(matrix: Any) -> Any:
+    r"""Which rows of a symmetric $A \ge 0$ make up a regular block: by pivoting, the best ones."""
+
+    def best(_: Any, state: tuple) -> tuple:
+        a, kept = state
+        return _sweep(a, kept, jnp.argmax(jnp.where(kept, 0.0, _diagonal(a))))
+
+    n = matrix.shape[0]
+    first = (_unit_diagonal(jax.lax.stop_gradient(matrix))[0], jnp.zeros((n,), bool))
+    return jax.lax.fori_loop(0, n, best, first)[1]
+
+
+def _diagonal(matrix: Any) -> Any:
+    """In operations that fit into one kernel."""
+    return jnp.sum(jnp.where(np.eye(matrix.shape[0], dtype=bool), matrix, 0.0), axis=1)
+
+
+def _unit_diagonal(matrix: Any) -> tuple[Any, Any]:
+    size = _diagonal(matrix)
+    scale = jnp.where(size > 0, 1.0 / jnp.sqrt(jnp.where(size > 0, size, 1.0)), 0.0)
+    return matrix * scale[:, None] * scale[None, :], scale
+
+
+def _sweep(a: Any, kept: Any, k: Any) -> tuple[Any, Any]:
+    """One pivot of the sweep operator; swept blocks hold the negative inverse."""
+    mine = np.arange(a.shape[0]) == k
+    row = a[k] if isinstance(k, int) else jax.lax.dynamic_index_in_dim(a, k, 0, keepdims=False)
+    pivot = row[k] if isinstance(k, int) else jnp.sum(jnp.where(mine, row, 0.0))
+    regular = (pivot > DEPENDENT) & ~jnp.any(mine & kept)
+    safe = 1.0 / jnp.where(regular, pivot, 1.0)
+    rest = jnp.where(mine, 0.0, row)
+    part = jnp.where(mine, -safe, rest * safe)
+    new = a - rest[:, None] * (rest * safe)[None, :]
+    new = jnp.where(mine[:, None], part[None, :], jnp.where(mine[None, :], part[:, None], new))
+    return jnp.where(regular, new, a), kept | (mine & regular)
 
 
 # -- large and sparse -----------------------------------------------------------------------------

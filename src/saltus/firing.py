@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from .consistent import SINGULAR, attached, hidden, regularity, solved, violated
 from .control import FORGOTTEN
+from .invariants import broken
 from .leaves import Leaves, select
 from .locate import FIRED, FRESH, INACTIVE, fires
 from .methods.base import Stepper
@@ -178,7 +179,7 @@ def settle(
     at = here.at
     armed, now, target = staged(lambda: _timers_after(model, at, par, c, fired))
     code = c.code
-    if model.constraint is not None:
+    if model.constraint is not None or model.invariant is not None:
         code = staged(lambda: _consistency(model, at, par, knobs, here.found, c.code))
     c = c._replace(
         code=code, at=at, k1=here.k1, values=here.values, slopes=here.slopes, sides=sides,
@@ -193,6 +194,9 @@ def _consistency(model: Model, at: At, par: Par, knobs: Knobs, found: Any, code:
     """Why the state after a jump (or at the start) cannot be gone on with, if so."""
     atol = tuple(a * knobs.asked for a in knobs.atol)
     off = violated(model, at, par, knobs.rtol * knobs.asked, atol)
+    off = off | broken(model, at, par, knobs.rtol * knobs.asked, atol)
+    if model.constraint is None:
+        return jnp.where(off, int(Result.inconsistent), code).astype(code.dtype)
     finite = jnp.isfinite(sum(jnp.sum(v) for v in hidden(model, at, par)))
     flat = finite & ~(regularity(model, at, par) > SINGULAR)
     why = jnp.where(off, int(Result.inconsistent), int(Result.no_consistent_state))

@@ -180,6 +180,7 @@ _CONTROL = [
     "saltus_when",
     "saltus_run",
     "saltus_solve",
+    "saltus_inverse",
 ]
 _KNOWN = frozenset(_ELEMENTWISE + _SHAPES + _CONTROL)
 
@@ -204,7 +205,7 @@ def _small_dot(eqn: Any) -> bool:
     (_, (batch_a, batch_b)) = eqn.params["dimension_numbers"]
     sizes = [v.aval.size for v in eqn.invars]
     ranks = [v.aval.ndim for v in eqn.invars]
-    return not batch_a and not batch_b and min(ranks) == 1 and max(sizes) <= 4096
+    return not batch_a and not batch_b and min(ranks) <= 1 and max(sizes) <= 4096
 
 
 def _library_sum(eqn: Any) -> bool:

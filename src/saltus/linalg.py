@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .factors import Inverse, Lapack, Structured, Vec, eliminate, invert
+from .factors import Inverse, Lapack, Structured, Vec, eliminate, invert, invert_semidefinite
 from .leaves import Leaves
+from .linear import inverse
 from .sparsity import take
 
 SCALARS = 4  # up to this size a vector is a tuple of scalars
@@ -235,3 +236,9 @@ def solve(factors: Any, rhs: Vec) -> Vec:
 def conditioning(factors: Any) -> Any:
     """The ratio of the smallest to the largest pivot: small where the matrix is near singular."""
     return factors.ratio()
+
+
+def pseudo_inverse(matrix: Any) -> Any:
+    """Of a symmetric positive semidefinite matrix: the inverse of its regular part, with all
+    derivatives. Rows that depend on others count as zero."""
+    return inverse(invert_semidefinite, matrix)

@@ -22,6 +22,7 @@ from jax.interpreters import ad, batching, mlir
 from .lanes import one_kernel
 
 Program = Callable[..., list[Any]]
+SMALL = 1024  # terms of a product of matrices that is written out
 
 
 @dataclass(frozen=True)
@@ -151,3 +152,55 @@ def linear(
     """
     primitive = _outside_p if outside else _inside_p
     return primitive.bind(*constants, vector, program=program, back=back)[0]
+
+
+inverse_p = Primitive("saltus_inverse")
+
+
+def inverse(program: Callable, matrix: Any) -> Any:
+    r"""$X = A^{-1}$ from `program(A)`, differentiated by $dX = -X\,dA\,X$.
+
+    That is also right for $X$ that inverts a block of $A$ and is zero elsewhere.
+    """
+    return inverse_p.bind(matrix, program=program)
+
+
+@functools.partial(jax.jit, static_argnames=["program"])
+def _invert_eagerly(matrix: Any, program: Callable) -> Any:
+    return inverse_p.bind(matrix, program=program)
+
+
+def _inverse_batch(args: Any, dims: Any, *, program: Callable) -> tuple:
+    return inverse_p.bind(*_to_front(args, dims), program=_Many(program)), 0
+
+
+def _inverse_jvp(primals: Any, tangents: Any, *, program: Callable) -> tuple:
+    made = inverse_p.bind(*primals, program=program)
+    change = ad.instantiate_zeros(tangents[0])
+    return made, -_times(_times(made, change), made)
+
+
+def _times(a: Any, b: Any) -> Any:
+    """A product of matrices; small ones written out, for one kernel."""
+    if a.shape[-1] ** 3 > SMALL:
+        return a @ b
+    return jnp.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
+
+
+@dataclass(frozen=True)
+class _Many:
+    """A program for one matrix, over lanes."""
+
+    program: Callable
+
+    def __call__(self, matrices: Any) -> Any:
+        return jax.vmap(self.program)(matrices)
+
+
+inverse_p.def_impl(_invert_eagerly)
+inverse_p.def_abstract_eval(lambda a, program: core.ShapedArray(a.shape, a.dtype))
+batching.primitive_batchers[inverse_p] = _inverse_batch
+ad.primitive_jvps[inverse_p] = _inverse_jvp
+mlir.register_lowering(
+    inverse_p, mlir.lower_fun(lambda a, program: program(a), multiple_results=False)
+)

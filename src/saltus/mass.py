@@ -75,7 +75,8 @@ def mass_matrix(
         constraint=lambda now, p: split.residual(flow, constraint, split.seen(now), p),
         events=view.events(events), rate=view.function("rate", rate),
         output=view.function("output", output or (lambda now, p: now.x)),
-        inputs=inputs, units=units, index=index, adapt_start=split.held, adapt_back=split.seen,
+        inputs=inputs, units=units, index=index, adapt_start=lambda now, p: split.held(now),
+        adapt_back=split.seen,
         check_start=lambda now, p: _check_start(mass, split, constraint, split.seen(now), p),
     )  # fmt: skip
 

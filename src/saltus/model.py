@@ -20,7 +20,9 @@ import jax.numpy as jnp
 
 from .leaves import Leaves, Shape
 from .signals import Signal
-from .trace import Traced
+from .trace import Traced, operations
+
+LONG = 200  # operations
 
 
 class At(NamedTuple):
@@ -92,6 +94,15 @@ class Constraint:
 
 
 @dataclasses.dataclass(frozen=True)
+class Invariant:
+    """Residuals that the flow keeps at zero, and the states near some others at which they are."""
+
+    fn: Fn
+    names: tuple[str, ...]  # of its leaves
+    project: Fn
+
+
+@dataclasses.dataclass(frozen=True)
 class Model:
     """Everything static about a solve. Equal models compute alike and share compiled code.
 
@@ -118,6 +129,7 @@ class Model:
     dtypes: tuple[Any, ...]  # of the moving leaves
     constraint: Constraint | None = None
     pattern: Any = None  # where the Jacobian of (flow, constraint) by (x, z) can be nonzero
+    invariant: Invariant | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -198,6 +210,11 @@ class Model:
     @property
     def place_segments(self) -> int:
         return self.place_ticks + self.ticks
+
+    @functools.cached_property
+    def long(self) -> bool:
+        """Whether the flow is so long a program that it should not be written down many times."""
+        return operations(self.flow_fn.traced.jaxpr) > LONG
 
     # -- arguments of user functions ----------------------------------------------------------
     def inputs(self, t: Any, i: Leaves, theta: Leaves) -> list:

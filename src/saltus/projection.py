@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from .consistent import hidden
 from .implicit import still
+from .invariants import onto
 from .leaves import Leaves
 from .linalg import Layout
 from .model import At, Model, Par
@@ -42,6 +43,8 @@ def projected(model: Model, at: At, par: Par) -> At:
     `x - x0 + g_x^T mu = 0, g(x) = 0`, by Newton on the values, then derivatives by attaching.
     """
     rule = model.constraint
+    if model.invariant is not None:
+        return _onto(model, at, par)
     if rule is None or rule.highest == 1:
         return at
     n = model.nx
@@ -77,6 +80,14 @@ def projected(model: Model, at: At, par: Par) -> At:
     for _ in range(DEGREE):
         root = root - inverse @ kkt(root, at, par)
     return at._replace(w=(*_unravel(root[: flat0.size], at.w[:n], sizes), *at.w[n:]))
+
+
+def _onto(model: Model, at: At, par: Par) -> At:
+    """The states moved onto the invariants: until they stay, then with derivatives."""
+    calm, quiet = still((at, par))
+    found = jax.lax.fori_loop(0, 20, lambda _, here: onto(model, here, quiet), calm)
+    moved = tuple(v - w for v, w in zip(found.w, calm.w, strict=True))
+    return onto(model, at._replace(w=tuple(map(jnp.add, at.w, moved))), par)
 
 
 def _ravel(leaves: Leaves) -> tuple[Any, list[int]]:

@@ -1,7 +1,8 @@
 """Small rewrites of model functions, so that the loop stays one kernel.
 
 `x.at[3].set(v)` is a scatter, which a kernel cannot hold; with indices that are known it is a few
-updates of slices.
+updates of slices. A product of small matrices would be given to a library; written out as products
+and sums it stays.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from jax.extend import core as jex
 
 SCATTERS = ("scatter", "scatter-add")
 MANY = 16  # windows that are written out
+TERMS = 1024  # of a product of matrices that is written out
 
 
-def has_scatter(jaxpr: Any) -> bool:
-    """Whether a jaxpr has a scatter anywhere."""
+def awkward(jaxpr: Any) -> bool:
+    """Whether a jaxpr has something to rewrite anywhere."""
     return any(
-        eqn.primitive.name in SCATTERS or any(map(has_scatter, jex.jaxprs_in_params(eqn.params)))
+        eqn.primitive.name in SCATTERS
+        or _is_small_product(eqn)
+        or any(map(awkward, jex.jaxprs_in_params(eqn.params)))
         for eqn in jaxpr.eqns
     )
 
 
-def without_scatters(jaxpr: Any, consts: Any, args: Any) -> list:
-    """Evaluate a jaxpr with inner `jit`s written out and scatters at known places replaced."""
+def rewritten(jaxpr: Any, consts: Any, args: Any) -> list:
+    """Evaluate a jaxpr with inner `jit`s written out and what is awkward replaced."""
     env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
     def read(v: Any) -> Any:
@@ -37,14 +41,45 @@ def without_scatters(jaxpr: Any, consts: Any, args: Any) -> list:
         values = [read(v) for v in eqn.invars]
         name = eqn.primitive.name
         inner = eqn.params.get("jaxpr") if name in ("jit", "pjit") else None
-        if inner is not None and has_scatter(inner.jaxpr):
-            out = without_scatters(inner.jaxpr, inner.consts, values)
+        if inner is not None and awkward(inner.jaxpr):
+            out = rewritten(inner.jaxpr, inner.consts, values)
         elif name in SCATTERS and _simple(eqn, values):
             out = [_updates(eqn, values)]
+        elif _is_small_product(eqn):
+            out = [_product(eqn, *values)]
         else:
             out = _bind(eqn, values)
         env.update(zip(eqn.outvars, out, strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def _is_small_product(eqn: Any) -> bool:
+    """A product of matrices or vectors with few terms."""
+    if eqn.primitive.name != "dot_general":
+        return False
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    a, b = (v.aval for v in eqn.invars)
+    if a.dtype != b.dtype:
+        return False
+    terms = eqn.outvars[0].aval.size * int(np.prod([a.shape[d] for d in contracted]))
+    return terms <= TERMS
+
+
+def _product(eqn: Any, a: Any, b: Any) -> Any:
+    """The product with the terms written out."""
+    contracted, batch = eqn.params["dimension_numbers"]
+
+    def arranged(v: Any, sums: Any, lanes: Any) -> tuple[Any, list[int]]:
+        free = [d for d in range(v.ndim) if d not in (*sums, *lanes)]
+        shape = [v.shape[d] for d in free]
+        sizes = [int(np.prod([v.shape[d] for d in group])) for group in (lanes, free, sums)]
+        return jnp.reshape(jnp.transpose(v, (*lanes, *free, *sums)), sizes), shape
+
+    left, shape_a = arranged(jnp.asarray(a), contracted[0], batch[0])
+    right, shape_b = arranged(jnp.asarray(b), contracted[1], batch[1])
+    out = jnp.sum(left[:, :, None, :] * right[:, None, :, :], axis=-1)
+    lanes = [np.shape(a)[d] for d in batch[0]]
+    return jnp.reshape(out, (*lanes, *shape_a, *shape_b)).astype(eqn.outvars[0].aval.dtype)
 
 
 def _bind(eqn: Any, values: list) -> list:

@@ -14,7 +14,7 @@ from jax.interpreters import batching, mlir
 
 from .lanes import Level, add_level, lane_shape, nest, one_kernel
 from .loop import Spec, begin, blank_rows, loop, unpack
-from .model import At, Par
+from .model import At, Model, Par
 from .record import Carry, Counts, Knobs, Pace, Rows
 from .results import Result
 from .trace import under_jit
@@ -108,7 +108,7 @@ def _impl(*args: Any, run: Run) -> list:
     if not run.grows:
         return _fixed(run, platform)(*args)
     key = (run.spec, run.levels)
-    size = _last_capacity.get(key, FIRST_CAPACITY)
+    size = _last_capacity.get(key, _first_capacity(run.spec.model))
     compiled, found = _first_pass(run._replace(capacity=size), platform)
     flat = compiled(*args)
     while True:
@@ -122,6 +122,11 @@ def _impl(*args: Any, run: Run) -> list:
         flat = _next_pass(run._replace(capacity=size), found["structure"], platform)(*given, *args)
     _last_capacity[key] = size
     return jax.tree.leaves(outcome)
+
+
+def _first_capacity(model: Model) -> int:
+    """Growing costs a compilation: where that takes long, room is cheaper."""
+    return FIRST_CAPACITY * (16 if model.long else 1)
 
 
 def _longer(size: int, rows: Any) -> Any:

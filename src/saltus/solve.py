@@ -17,6 +17,7 @@ from .implicit import still
 from .leaves import Leaves
 from .loop import Spec
 from .methods import Method, Radau5, Tsit5
+from .methods.projecting import keeping
 from .model import At, Model, Par
 from .primitives import Recorded, replay
 from .probe import current_probe
@@ -64,7 +65,7 @@ def solve(
     model, at, par = first_state(system, start, p, t1, repair)
     ts = None if ts is None else _times(ts, par.theta[0], t1)
     _check_index(model, method)
-    spec = Spec(model, method.stepper, method.control.adaptive)
+    spec = Spec(model, keeping(method.stepper, model), method.control.adaptive)
     capacity = ROWS_IN_JIT if max_steps is None else _count("max_steps", max_steps)
     log_size = EVENTS_IN_JIT if max_events is None else _count("max_events", max_events)
     knobs = _knobs(model, method, max_steps, max_events)
@@ -82,7 +83,7 @@ def first_state(
 ) -> tuple[Model, At, Par]:
     """The model of a system, the row state at its start, and its parameters as leaves."""
     if isinstance(system, HybridSystem) and system.adapt_start is not None:
-        start = system.adapt_start(start)
+        start = system.adapt_start(start, p)
     shapes, parts = dismantle(system, start, p)
     built = build(system, shapes, parts)
     t1 = parts.t if t1 is None else t1

@@ -70,7 +70,7 @@ def _values(tree: Any) -> str:
 WRONG_ARITY = re.compile(r"takes .*positional argument|missing \d+ required positional")
 
 
-def called(owner: str, fn: Callable, now: Instant, p: Any) -> Any:
+def called(owner: str, fn: Callable, now: Any, p: Any) -> Any:
     """`fn(now, p)`; mistakes in names and arguments are reported with the function's own name."""
     try:
         return fn(now, p)
@@ -88,8 +88,9 @@ def called(owner: str, fn: Callable, now: Instant, p: Any) -> Any:
         raise
 
 
-def _names(now: Instant, p: Any) -> str:
-    fields = [(k, getattr(now, k)) for k in ("x", "z", "d", "u", "dx")]
+def _names(now: Any, p: Any) -> str:
+    names = getattr(now, "shown", ("x", "z", "d", "u", "dx"))
+    fields = [(k, getattr(now, k)) for k in names]
     shown = [f"now.{k} is {picture(v)}" for k, v in fields if v is not None or k in "xz"]
     return f"There, {', '.join(shown)}, and p is {picture(p)}."
 
@@ -203,6 +204,10 @@ class HybridSystem:
     equations or a pytree like g; without it, equations that depend on z have index 1, the others
     2. `sparsity` says how the Jacobian of large systems is treated: "detect", "dense", or a boolean
     matrix.
+
+    `invariant` gives numbers that the flow keeps at zero (a length, an energy, a norm), any pytree.
+    They are checked at the start and after every reset, and every step ends with a projection onto
+    them, so that they do not drift.
     """
 
     flow: Callable
@@ -214,17 +219,20 @@ class HybridSystem:
     units: dict | None = None
     index: Any = None
     sparsity: Any = None
+    invariant: Callable | None = None
     modes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     pinned: Callable | None = dataclasses.field(default=None, repr=False)
     adapt_start: Callable | None = dataclasses.field(default=None, repr=False)
     adapt_back: Callable | None = dataclasses.field(default=None, repr=False)
     check_start: Callable | None = dataclasses.field(default=None, repr=False)
+    projection: Callable | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
         _callable("HybridSystem", "flow", self.flow)
         _callable("HybridSystem", "constraint", self.constraint, optional=True)
         _callable("HybridSystem", "rate", self.rate, optional=True)
         _callable("HybridSystem", "output", self.output, optional=True)
+        _callable("HybridSystem", "invariant", self.invariant, optional=True)
         events = (self.events,) if isinstance(self.events, Event | TimeEvent) else self.events
         if not isinstance(events, Iterable):
             raise TypeError(

@@ -15,7 +15,7 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 
-from .rewrite import has_scatter, without_scatters
+from .rewrite import awkward, rewritten
 
 _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
@@ -48,9 +48,9 @@ def _constvars_to_invars(jaxpr: Any) -> Any:
 def trace(fn: Callable, avals: Sequence[jax.ShapeDtypeStruct]) -> tuple[Traced, list[Any]]:
     """`fn(*leaves) -> list of leaves` as a program, and the values it closed over."""
     closed = jax.make_jaxpr(fn)(*avals)
-    if has_scatter(closed.jaxpr):
+    if awkward(closed.jaxpr):
         old = closed
-        closed = jax.make_jaxpr(lambda *a: without_scatters(old.jaxpr, old.consts, a))(*avals)
+        closed = jax.make_jaxpr(lambda *a: rewritten(old.jaxpr, old.consts, a))(*avals)
     return intern(closed.jaxpr), list(closed.consts)
 
 
@@ -115,6 +115,14 @@ def _param(value: Any) -> Any:
     except TypeError:
         return ("id", id(value))
     return value
+
+
+def operations(jaxpr: Any) -> int:
+    """How many operations a program contains, those of inner programs included."""
+    return sum(
+        1 + sum(map(operations, jex.jaxprs_in_params(eqn.params)))  # pyright: ignore
+        for eqn in jaxpr.eqns
+    )
 
 
 def under_jit() -> bool:

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..consistent import attached, determined, solved
 from ..leaves import Leaves, combine, rms
@@ -97,7 +99,7 @@ class ExplicitStepper:
         tab, m = self.tableau, model.moving
         seek = _Seeker(model, par, at)
         x = at.w[:m]
-        end, ks = full_step(tab, seek.flow, at.tau, x, h, k)
+        end, ks = full_step(tab, seek.flow, at.tau, x, h, k, stage_maker(model))
         error = error_norm(tab, x, end, h, ks, goal)
         *inside, z = seek.found
         last = At(at.tau + h, (*end, *at.w[m:]), at.i, z)
@@ -131,7 +133,7 @@ class ExplicitStepper:
 
     def _end(self, at: At, h: Any, along: _Seeker) -> At:
         m = along.model.moving
-        end = step(self.tableau, along.flow, at.tau, at.w[:m], h)
+        end = step(self.tableau, along.flow, at.tau, at.w[:m], h, stage_maker(along.model))
         return At(at.tau + h, (*end, *at.w[m:]), at.i, along.found[-1])
 
 
@@ -165,28 +167,58 @@ class _Recorded(_Seeker):
         return attached(self.model, here._replace(z=z), self.par, self.degree)
 
 
-def stages(tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, k1: Leaves) -> list[Leaves]:
-    """All stages but the last (the flow at the end of the step)."""
-    ks = [k1]
-    for j in range(1, tab.stages - 1):
+def stage_maker(model: Model) -> Callable:
+    """How the stages of a step are best written: one after the other, or as a loop."""
+    return rolled_stages if model.long and model.constraint is None else stages
+
+
+def stages(
+    tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, known: list[Leaves], count: int
+) -> list[Leaves]:
+    """The first `count` stages, some of them `known`."""
+    ks = list(known)
+    for j in range(len(ks), count):
         ks.append(flow(t + tab.c[j] * h, combine(x, h, tab.a[j], ks)))
     return ks
 
 
-def step(tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any) -> Leaves:
+def rolled_stages(
+    tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, known: list[Leaves], count: int
+) -> list[Leaves]:
+    """The same in a loop, so that a program contains a long flow once."""
+    full = np.zeros((tab.stages, tab.stages))
+    for j, row in enumerate(tab.a):
+        full[j, : len(row)] = row
+    a, c = jnp.asarray(full[:count, :count]), jnp.asarray(tab.c[:count])
+    room = [(count - len(known), *v.shape) for v in x]
+    ks = tuple(
+        jnp.concatenate([*(k[i][None] for k in known), jnp.zeros(shape, v.dtype)])
+        for i, (v, shape) in enumerate(zip(x, room, strict=True))
+    )
+
+    def one(j: Any, ks: Leaves) -> Leaves:
+        row = jax.lax.dynamic_index_in_dim(a, j, keepdims=False)
+        here = tuple(v + h * jnp.tensordot(row, k, 1) for v, k in zip(x, ks, strict=True))
+        here = tuple(v.astype(old.dtype) for v, old in zip(here, x, strict=True))
+        new = flow(t + jax.lax.dynamic_index_in_dim(c, j, keepdims=False) * h, here)
+        put = jax.lax.dynamic_update_index_in_dim
+        return tuple(put(k, v.astype(k.dtype), j, 0) for k, v in zip(ks, new, strict=True))
+
+    ks = jax.lax.fori_loop(len(known), count, one, ks)
+    return [tuple(k[j] for k in ks) for j in range(count)]
+
+
+def step(tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, make: Callable = stages) -> Leaves:
     """The step map (M3): `x + h sum b_i k_i`, finite and smooth at `h = 0`."""
-    ks = stages(tab, flow, t, x, h, flow(t, x))
-    return combine(x, h, tab.b[:-1], ks)
+    return combine(x, h, tab.b[:-1], make(tab, flow, t, x, h, [], tab.stages - 1))
 
 
 def full_step(
-    tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, k1: Leaves
+    tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, k1: Leaves, make: Callable = stages
 ) -> tuple[Leaves, list[Leaves]]:
     """The end of the step and all stages; the last stage is the flow at the end."""
-    ks = stages(tab, flow, t, x, h, k1)
-    end = combine(x, h, tab.b[:-1], ks)
-    ks.append(flow(t + h, end))
-    return end, ks
+    ks = make(tab, flow, t, x, h, [k1], tab.stages)
+    return combine(x, h, tab.b[:-1], ks[:-1]), ks
 
 
 def error_norm(
