@@ -7,6 +7,7 @@ import jax as _jax
 
 _jax.config.update("jax_enable_x64", True)
 
+from . import multibody
 from .adapters import fully_implicit, implicit_reset, remember
 from .animate import animate
 from .automaton import Exit, Mode, automaton
@@ -38,5 +39,6 @@ __all__ = [
     "Solution", "EventLog", "costates", "Costates", "error_estimate", "Estimate",
     "orbit", "Orbit", "equilibrium", "linearise", "Linear", "animate",
     "fit", "Fit", "Experiment", "Normal", "LogNormal", "minimise", "Minimum",
+    "multibody",
     "Result", "SolveError", "ReverseOverReverse",
 ]  # fmt: skip

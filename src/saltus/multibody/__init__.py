@@ -1,0 +1,10 @@
+"""Mechanisms that hit, stick and change their constraints."""
+
+from .assembly import Assembly
+from .contact import contact, ground, jump, release, stop
+from .mechanism import Mechanism
+from .motion import Motion
+
+__all__ = [
+    "Assembly", "Mechanism", "Motion", "contact", "ground", "jump", "release", "stop",
+]  # fmt: skip

@@ -1,0 +1,172 @@
+"""Where a mechanism starts: coordinates and velocities that obey its constraints, and what those
+leave free."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..factors import DEPENDENT, leading
+from ..implicit import still
+from ..leaves import split
+from ..linalg import pseudo_inverse
+from ..trace import is_tracer
+from .description import Description
+from .equations import Equations
+
+TRIES = 100
+DEGREE = 3  # derivatives of an assembled start are exact up to this order
+CLOSE = 1e-8  # residuals, relative to what a unit of motion does to them
+
+
+@dataclasses.dataclass(frozen=True)
+class Assembly:
+    """What the constraints of a mechanism do at an instant."""
+
+    coordinates: int
+    constraints: int
+    rank: int
+    redundant: tuple[str, ...]  # constraints that follow from the others
+    condition: float  # of the rest: large near a singular configuration
+    position: dict[str, float]  # residuals
+    velocity: dict[str, float]
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom."""
+        return self.coordinates - self.rank
+
+    @property
+    def consistent(self) -> bool:
+        values = [*self.position.values(), *self.velocity.values()]
+        return all(abs(v) <= CLOSE for v in values)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.coordinates} coordinates, {self.constraints} constraints of rank {self.rank}: "
+            f"{self.freedom} degrees of freedom (condition {self.condition:.2g})"
+        ]
+        if self.redundant:
+            lines.append(f"redundant: {', '.join(self.redundant)} (follow from the others)")
+        for what, values in (("position", self.position), ("velocity", self.velocity)):
+            worst = max(values, key=lambda k: abs(values[k]), default=None)
+            if worst is not None:
+                lines.append(f"largest {what} residual: {worst} = {values[worst]:.2e}")
+        return "\n".join(lines)
+
+
+def report(model: Description, now: Any, p: Any) -> Assembly:
+    """Rank, redundant constraints and residuals, on the host."""
+    at = Equations(model, now, p)
+    active = np.ones(at.count, bool) if at.mask is None else np.asarray(at.mask)
+    names = np.array(at.rows.names)[active]
+    slope = np.asarray(at.slope)[active]
+    scale = np.linalg.norm(slope, axis=1)
+    scaled = slope / np.where(scale > 0, scale, 1.0)[:, None]
+    kept = np.asarray(leading(jnp.asarray(slope @ slope.T))) if len(names) else np.ones(0, bool)
+    sizes = np.linalg.svd(scaled[kept], compute_uv=False)
+    values = [np.asarray(at.position(at.t, at.q)), np.asarray(at.velocity(at.t, at.q, at.v))]
+    residuals = [
+        {str(n): float(v) for n, v in zip(names, value[active] / _nonzero(scale), strict=True)}
+        for value in values
+    ]
+    return Assembly(
+        at.q.size, len(names), int(kept.sum()), tuple(map(str, names[~kept])),
+        float(sizes[0] / sizes[-1]) if len(sizes) else 1.0, *residuals,
+    )  # fmt: skip
+
+
+def _nonzero(scale: np.ndarray) -> np.ndarray:
+    return np.where(scale > 0, scale, 1.0)
+
+
+def assembled(model: Description, now: Any, p: Any, hold: Sequence[str] = ()) -> Any:
+    """Coordinates and velocities near those of `now` that obey the constraints (M67).
+
+    Coordinates named in `hold` stay, and so do their velocities.
+    """
+    free = jnp.asarray(~_named(now.x["q"], hold), jnp.float64)
+    calm, quiet = still((now, p))
+
+    def step(at: Equations, q: Any) -> tuple[Any, Any]:
+        moved = Equations(model, at.now.replace(x={"q": at.join(q), "v": at.now.x["v"]}), at.p)
+        inner = moved.slope * free[None, :]
+        return inner.T @ pseudo_inverse(inner @ inner.T), moved
+
+    first = Equations(model, calm, quiet)
+
+    def closer(_: Any, q: Any) -> Any:
+        back, _ = step(first, q)
+        change = back @ first.position(first.t, q)
+        largest = jnp.max(jnp.abs(change))
+        room = 0.3 * (jnp.max(jnp.abs(q)) + 1e-3)  # no step so long that it leaves the branch
+        return q - change * jnp.minimum(1.0, room / jnp.where(largest > 0, largest, 1.0))
+
+    root = jax.lax.fori_loop(0, TRIES, closer, first.q)
+    back = still(step(first, root)[0])
+    at = Equations(model, now, p)
+    q, v = at.q + still(root - first.q), at.v
+    for _ in range(DEGREE):
+        q = q - back @ at.position(at.t, q)
+    for _ in range(DEGREE + 1):
+        v = v - back @ at.velocity(at.t, q, v)
+    return now.replace(x={"q": at.join(q), "v": at.join(v)})
+
+
+def _named(q: Any, hold: Sequence[str]) -> np.ndarray:
+    """Which numbers of q belong to the named leaves."""
+    shape, leaves, _ = split(q, floats_only=True)
+    names = shape.names()
+    hold = [hold] if isinstance(hold, str) else list(hold)
+    unknown = [h for h in hold if h not in names]
+    if unknown:
+        raise ValueError(f"start: hold names {unknown[0]!r}, but the coordinates are {names}.")
+    parts = [np.full(np.size(v), n in hold) for n, v in zip(names, leaves, strict=True)]
+    return np.concatenate(parts)
+
+
+def checked(model: Description, now: Any, p: Any, assembled: bool) -> None:
+    """Say what is wrong with a start, where its numbers are known."""
+    if any(map(is_tracer, jax.tree.leaves((now, p)))) or model.constraint is None:
+        return
+    found = report(model, now, p)
+    if not found.consistent:
+        what = (
+            "No coordinates that obey the constraints were found"
+            if assembled
+            else ("The start does not obey the constraints")
+        )
+        advice = (
+            "Start from a better guess"
+            if assembled
+            else ("Correct it, or write start(..., assemble=True) to move it onto them")
+        )
+        raise ValueError(f"Mechanism: {what}. {advice}.\n{found}")
+    if found.redundant:
+        warnings.warn(
+            f"Mechanism: the constraints {', '.join(found.redundant)} follow from the others: "
+            f"rank {found.rank} of {found.constraints}. Their multipliers are set to zero, and "
+            "those of the others are one choice of many.",
+            stacklevel=3,
+        )
+
+
+def positive_mass(model: Description, now: Any, p: Any) -> None:
+    """Every coordinate needs inertia."""
+    at = Equations(model, now, p)
+    if any(map(is_tracer, jax.tree.leaves((at.mass, at.q)))):
+        return
+    mass = np.asarray(at.mass)
+    sizes = mass if mass.ndim == 1 else np.linalg.eigvalsh(0.5 * (mass + mass.T))
+    if not np.all(sizes > DEPENDENT * np.max(np.abs(sizes))):
+        raise ValueError(
+            f"Mechanism: the mass matrix is not positive (its smallest eigenvalue is "
+            f"{sizes.min():.3g}). Every coordinate needs inertia: give massless ones a small mass, "
+            "or eliminate them."
+        )

@@ -1,0 +1,269 @@
+"""What mechanisms run into: contacts, stops, the ground; and jumps that are simply given."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from ..leaves import picture
+from ..system import Event, Instant
+from .description import Description
+from .equations import Equations
+from .impact import bounced, completed, direction, flat_mask, given_by, held, rubbed
+from .motion import Motion
+
+CLOSED = 1e-8  # gaps, relative to the coordinates, that count as closed where impacts are together
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Contact:
+    """Something that must not get closer than touching; see `contact`."""
+
+    name: str
+    gap: Callable
+    restitution: Any = 0.0
+    friction: Any = None
+    normal: Callable | None = None
+    slip: Callable | None = None
+    phases: tuple[str, ...] | None = None
+    to: str | None = None
+    below: Any = None
+
+    def distance(self, at: Equations) -> Callable:
+        """The gap as a function of (t, q)."""
+        return lambda t, q: jnp.asarray(self.gap(at.seen(t, q, at.v), at.p), jnp.float64)
+
+    def directed(self, at: Equations) -> tuple[Any, Any]:
+        """The direction of the impulse, and how fast the gap closes without any velocity."""
+        slope, speed = direction(at, self.distance(at))
+        if self.normal is not None:
+            slope = ravel_pytree(self.normal(at.seen(at.t, at.q, at.v), at.p))[0]
+        return slope, speed
+
+    def event(self, world: World) -> Event:
+        return Event(
+            self.name, guard=self.gap, reset=lambda now, p: self.hit(world, now, p),
+            active=world.only_in(self.phases),
+        )  # fmt: skip
+
+    def hit(self, world: World, now: Motion, p: Any) -> Motion:
+        """The motion after the impact."""
+        before = Equations(world.model, now.instant, p)
+        normal, speed = self.directed(before)
+        rate = normal @ before.v + speed
+        free = _velocities(world, self, before, p)
+        if self.to is None:
+            return now.replace(v=before.join(free))
+        there = world.modes.index(self.to)
+        after = world.equations(now.instant.replace(mode=jnp.asarray(there)), p)
+        caught = held(after)
+        if self.below is None:
+            return now.replace(v=before.join(caught), mode=there)
+        slow = -rate < _value(self.below, now, p)
+        mode = jnp.where(slow, there, now.mode).astype(jnp.int32)
+        return now.replace(v=before.join(jnp.where(slow, caught, free)), mode=mode)
+
+
+def _velocities(world: World, own: Contact, at: Equations, p: Any) -> Any:
+    now = at.seen(at.t, at.q, at.v)
+    e = _value(own.restitution, now, p)
+    if own.friction is not None:
+        normal, speed = own.directed(at)
+        tangent = jax.grad(lambda q: own.slip(at.seen(at.t, q, at.v), p))(at.q)  # type: ignore[misc]
+        return rubbed(at, normal, speed, tangent, e, _value(own.friction, now, p))
+    others = [c for c in world.contacts if c is not own] if world.together else []
+    pairs = [c.directed(at) for c in (own, *others)]
+    normals, speeds = jnp.stack([n for n, _ in pairs]), jnp.stack([s for _, s in pairs])
+    restitution = jnp.stack([jnp.asarray(_value(c.restitution, now, p)) for c in (own, *others)])
+    reach = CLOSED * (1.0 + jnp.max(jnp.abs(at.q)))
+    closed = [jnp.abs(c.distance(at)(at.t, at.q)) <= reach for c in others]
+    return bounced(at, normals, speeds, restitution, jnp.stack([jnp.ones((), bool), *closed]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Jump:
+    """Velocities that jump to given values; see `jump`."""
+
+    name: str
+    guard: Callable
+    velocities: Callable
+    given: Any = None
+    direction: Literal["falling", "rising", "either"] = "falling"
+    phases: tuple[str, ...] | None = None
+    to: str | None = None
+
+    def event(self, world: World) -> Event:
+        return Event(
+            self.name, guard=self.guard, reset=lambda now, p: self.hit(world, now, p),
+            direction=self.direction, active=world.only_in(self.phases),
+        )  # fmt: skip
+
+    def hit(self, world: World, now: Motion, p: Any) -> Motion:
+        after = now.instant
+        if self.to is not None:
+            after = after.replace(mode=jnp.asarray(world.modes.index(self.to)))
+        at = world.equations(after, p)
+        value, given = given_by(self.velocities(now, p), now.q)
+        if self.given is not None:
+            given = flat_mask(self.given)
+        full = {**now.v, **value} if isinstance(now.v, dict) else value
+        if jax.tree.structure(full) != jax.tree.structure(now.v):
+            raise ValueError(
+                f'jump "{self.name}": velocities returned {picture(value)}, expected fields of v: '
+                f"{picture(now.v)}."
+            )
+        new = completed(at, ravel_pytree(full)[0].astype(jnp.float64), given)
+        changes: dict = {} if self.to is None else {"mode": world.modes.index(self.to)}
+        return now.replace(v=at.join(new), **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """What an impact has to know of the rest of the mechanism."""
+
+    model: Description
+    contacts: tuple[Contact, ...]
+    together: bool
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return tuple(self.model.phases or ())
+
+    def equations(self, now: Instant, p: Any) -> Equations:
+        return Equations(self.model, now, p)
+
+    def only_in(self, phases: Sequence[str] | None) -> Callable | None:
+        """Whether the phase is one of these."""
+        if phases is None:
+            return None
+        numbers = [self.modes.index(name) for name in phases]
+        return lambda now, p: jnp.isin(now.mode, jnp.asarray(numbers))
+
+
+def _value(given: Any, now: Motion, p: Any) -> Any:
+    return given(now, p) if callable(given) else given
+
+
+def _phases(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def contact(
+    name: str,
+    gap: Callable,
+    *,
+    restitution: Any = 0.0,
+    friction: Any = None,
+    normal: Callable | None = None,
+    slip: Callable | None = None,
+    phases: str | Sequence[str] | None = None,
+    to: str | None = None,
+    below: Any = None,
+) -> Contact:
+    r"""A contact that closes when `gap(now, p)` falls to zero.
+
+    The impulse acts along the gradient of the gap, or along `normal(now, p)` (like q), and the
+    normal velocity becomes `-restitution` times what it was: 0 is a plastic impact, 1 an elastic
+    one. `friction` is Coulomb's coefficient; `slip(now, p)` is then the coordinate along which the
+    bodies slide. All may be numbers or functions `(now, p)`. `phases` names the phases in which
+    the contact can happen. `to` is a phase to enter: its constraints take hold with an impulse,
+    whatever the restitution, or only for impacts slower than `below`.
+    """
+    if friction is not None and slip is None:
+        raise ValueError(
+            f'contact "{name}": friction needs the direction in which the bodies slide. Write '
+            'slip=lambda now, p: now.q["x"], the coordinate along the surface.'
+        )
+    if below is not None and to is None:
+        raise ValueError(
+            f'contact "{name}": below={below!r} says when to come to rest, and to= in which phase. '
+            'Write to="resting", and that phase in phases={{...}} of the mechanism.'
+        )
+    return Contact(name, gap, restitution, friction, normal, slip, _phases(phases), to, below)
+
+
+def ground(
+    name: str = "ground",
+    *,
+    point: Callable,
+    y: Any = 0.0,
+    restitution: Any = 0.0,
+    friction: Any = None,
+    **more: Any,
+) -> Contact:
+    """A floor under `point(now, p)`, a pair of horizontal and vertical coordinates.
+
+    `y` is its height: a number, or a function `(x, p)` for uneven ground.
+    """
+
+    def gap(now: Motion, p: Any) -> Any:
+        along, up = point(now, p)
+        return up - (y(along, p) if callable(y) else y)
+
+    slip = None if friction is None else (lambda now, p: point(now, p)[0])
+    return contact(name, gap, restitution=restitution, friction=friction, slip=slip, **more)
+
+
+def stop(
+    name: str,
+    coordinate: Callable,
+    *,
+    at: Any,
+    side: Literal["above", "below"] = "above",
+    restitution: Any = 0.0,
+    **more: Any,
+) -> Contact:
+    """A stop for `coordinate(now, p)`, which stays `side` of `at` (a number, or of `(now, p)`)."""
+    if side not in ("above", "below"):
+        raise ValueError(f'stop "{name}": side is {side!r}, expected "above" or "below".')
+    sign = 1.0 if side == "above" else -1.0
+
+    def gap(now: Motion, p: Any) -> Any:
+        return sign * (coordinate(now, p) - _value(at, now, p))
+
+    return contact(name, gap, restitution=restitution, **more)
+
+
+def jump(
+    name: str,
+    guard: Callable,
+    velocities: Callable,
+    *,
+    given: Any = None,
+    direction: Literal["falling", "rising", "either"] = "falling",
+    phases: str | Sequence[str] | None = None,
+    to: str | None = None,
+) -> Jump:
+    """Velocities that jump when `guard(now, p)` crosses zero, without a balance of momentum.
+
+    `velocities(now, p)` gives some fields of v; `given` (truth values like q) says which numbers
+    of it count where it gives them all. As many of the others as there are constraints follow from
+    these, chosen by pivoting at each event; the rest keep their velocity.
+    """
+    return Jump(name, guard, velocities, given, direction, _phases(phases), to)
+
+
+def release(
+    name: str, force: Callable, *, to: str, phases: str | Sequence[str] | None = None
+) -> Event:
+    """A constraint that lets go when `force(now, p)`, say `now.lam["foot"][1]`, falls to zero."""
+    return _Release(name, force, to=to, phases=_phases(phases))  # type: ignore[return-value]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Release:
+    name: str
+    force: Callable
+    to: str
+    phases: tuple[str, ...] | None
+
+    def event(self, world: World) -> Event:
+        return Event(
+            self.name, guard=self.force, active=world.only_in(self.phases),
+            reset=lambda now, p: now.replace(mode=world.modes.index(self.to)),
+        )  # fmt: skip

@@ -1,0 +1,160 @@
+"""What a mechanical engineer writes, checked and turned into vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ..leaves import numbered, picture, split
+from ..system import Instant, called
+from ..trace import is_tracer
+from .motion import Motion
+
+
+class Rows(NamedTuple):
+    """The structure of a constraint: a name for every number, and the tree they come in."""
+
+    names: tuple[str, ...]
+    leaves: tuple[str, ...]  # to which leaf each number belongs
+    treedef: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    def join(self, vector: Any) -> Any:
+        """A vector of multipliers as a tree like the constraint."""
+        sizes = [int(np.prod(s)) for s in self.shapes]
+        parts = jnp.split(vector, np.cumsum(sizes)[:-1]) if sizes else []
+        pairs = zip(parts, self.shapes, strict=True)
+        return self.treedef.unflatten([jnp.reshape(v, s) for v, s in pairs])
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """The functions of a mechanism; each is called with a `Motion` and the parameters."""
+
+    mass: Any
+    force: Callable | None
+    constraint: Callable | None
+    potential: Callable | None
+    kinetic: Callable | None
+    phases: Mapping[str, Sequence[str]] | None
+
+    # -- constraints ------------------------------------------------------------------------------
+    def rows(self, now: Instant, p: Any) -> Rows:
+        """The structure of the constraint, without computing anything."""
+        if isinstance(now.mode, str):
+            now = now.replace(mode=jnp.zeros((), jnp.int32))
+        tree = jax.eval_shape(lambda: self._constraint(Motion(now), p))
+        flat, treedef = jax.tree.flatten(tree)
+        shapes = tuple(v.shape for v in flat)
+        blank = jax.tree.map(lambda s: np.zeros(s.shape), tree)
+        labels = [n or "constraint" for n in split(blank)[0].names()]
+        self._check_phases(labels)
+        owners = tuple(
+            n for n, s in zip(labels, shapes, strict=True) for _ in range(int(np.prod(s)))
+        )
+        return Rows(tuple(numbered(labels, shapes, "")), owners, treedef, shapes)
+
+    def _constraint(self, now: Motion, p: Any) -> Any:
+        if self.constraint is None:
+            return ()
+        value = called("constraint", self.constraint, now, p)
+        return jax.tree.map(lambda v: jnp.asarray(v, jnp.float64), value)
+
+    def held(self, phase: str) -> list[str]:
+        """The constraints in force in a phase."""
+        held = (self.phases or {})[phase]
+        return [held] if isinstance(held, str) else list(held)
+
+    def _check_phases(self, leaves: Sequence[str]) -> None:
+        for phase in self.phases or ():
+            for name in self.held(phase):
+                if name not in leaves:
+                    raise ValueError(
+                        f'Mechanism: phase "{phase}" holds "{name}", but the constraint has '
+                        f"{list(leaves)}. Return the constraint as a dict with these names."
+                    )
+
+    def constraint_vector(self, now: Motion, p: Any) -> Any:
+        return ravel_pytree(self._constraint(now, p))[0].astype(jnp.float64)
+
+    def mask(self, rows: Rows, mode: Any) -> Any:
+        """Which rows of the constraint are in force; `None` where all are."""
+        if self.phases is None or not rows.names:
+            return None
+        table = [[name in self.held(phase) for name in rows.leaves] for phase in self.phases]
+        if isinstance(mode, str):
+            mode = list(self.phases).index(mode)
+        return jnp.asarray(np.array(table, bool))[mode]
+
+    # -- inertia and forces -----------------------------------------------------------------------
+    def mass_of(self, at: Any) -> Any:
+        n = at.q.size
+        if self.kinetic is not None:
+            return jax.hessian(lambda v: self._kinetic(at, at.t, at.q, v))(at.v)
+        now = at.seen(at.t, at.q, at.v)
+        value = called("mass", self.mass, now, at.p) if callable(self.mass) else self.mass
+        if jax.tree.structure(value) == jax.tree.structure(now.q):
+            try:
+                wide = jax.tree.map(lambda m, q: jnp.broadcast_to(m, jnp.shape(q)), value, now.q)
+                return ravel_pytree(jax.tree.map(lambda m: jnp.asarray(m, jnp.float64), wide))[0]
+            except ValueError:
+                pass  # a matrix for a vector of coordinates
+        shape = getattr(value, "shape", () if isinstance(value, int | float) else None)
+        if shape == ():
+            return jnp.broadcast_to(jnp.asarray(value, jnp.float64), (n,))
+        if shape == (n, n):
+            return jnp.asarray(value, jnp.float64)
+        raise ValueError(
+            f"Mechanism: mass is {picture(value)}, expected a number, one mass for each coordinate "
+            f"(the fields of q: {picture(now.q)}), or a matrix of {n} x {n}."
+        )
+
+    def constant_inverse(self, n: int) -> Any:
+        """The inverse of a mass matrix that is a matrix of numbers."""
+        if getattr(self.mass, "shape", None) != (n, n) or is_tracer(self.mass):
+            return None
+        return jnp.asarray(np.linalg.inv(np.asarray(self.mass, float)))
+
+    def force_of(self, at: Any) -> Any:
+        """All forces but those of constraints."""
+        now = at.seen(at.t, at.q, at.v)
+        total = jnp.zeros_like(at.q)
+        if self.force is not None:
+            value = called("force", self.force, now, at.p)
+            if jax.tree.structure(value) != jax.tree.structure(now.q):
+                raise ValueError(
+                    f"Mechanism: force returned {picture(value)}, expected the fields of q: "
+                    f"{picture(now.q)}."
+                )
+            wide = jax.tree.map(
+                lambda f, q: jnp.broadcast_to(jnp.asarray(f, jnp.float64), jnp.shape(q)),
+                value, now.q,
+            )  # fmt: skip
+            total = total + ravel_pytree(wide)[0]
+        if self.potential is not None:
+            total = total - jax.grad(lambda q: self._potential(at, at.t, q))(at.q)
+        if self.kinetic is not None:
+            total = total + self._inertial(at)
+        return total
+
+    def _inertial(self, at: Any) -> Any:
+        r"""$T_q - \frac{d}{dt} T_v$ along a motion without acceleration: Coriolis and the like."""
+        turn = jax.grad(lambda t, q: self._kinetic(at, t, q, at.v), argnums=1)(at.t, at.q)
+        momentum = jax.grad(lambda t, q, v: self._kinetic(at, t, q, v), argnums=2)
+        along = (jnp.ones_like(at.t), at.v)
+        return turn - jax.jvp(lambda t, q: momentum(t, q, at.v), (at.t, at.q), along)[1]
+
+    def _kinetic(self, at: Any, t: Any, q: Any, v: Any) -> Any:
+        return jnp.asarray(called("kinetic", self.kinetic, at.seen(t, q, v), at.p))  # type: ignore[arg-type]
+
+    def _potential(self, at: Any, t: Any, q: Any) -> Any:
+        return jnp.asarray(called("potential", self.potential, at.seen(t, q, at.v), at.p))  # type: ignore[arg-type]
+
+    def potential_of(self, at: Any) -> Any:
+        return 0.0 if self.potential is None else self._potential(at, at.t, at.q)

@@ -1,0 +1,143 @@
+r"""The equations of a mechanism at one instant, on vectors.
+
+$M\,a = F + G^T\lambda$ with $G = \Phi_q$, and $G\,a = -\gamma$ where $\gamma$ is what the second
+time derivative of $\Phi$ has besides $G\,a$ (M61). With $W = M^{-1}$ and $S = G W G^T$ both follow
+from $S\lambda = -(G W F + \gamma)$. Rows of $S$ that depend on others are left out.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from ..invariants import ROUNDS
+from ..linalg import pseudo_inverse
+from ..system import Instant
+from .description import Description
+from .motion import Motion
+
+
+class Equations:
+    """A mechanism at `now`. Vectors hold coordinates in the order of their leaves."""
+
+    def __init__(self, model: Description, now: Instant, p: Any, mask: Any = None):
+        self.model, self.now, self.p = model, now, p
+        self.t = jnp.asarray(now.t, jnp.float64)
+        self.q, self.join = ravel_pytree(now.x["q"])
+        self.v = ravel_pytree(now.x["v"])[0]
+        self.rows = model.rows(now, p)
+        self.mask = model.mask(self.rows, now.mode) if mask is None else mask
+
+    @property
+    def count(self) -> int:
+        """How many constraints there are."""
+        return len(self.rows.names)
+
+    def seen(self, t: Any, q: Any, v: Any) -> Motion:
+        """The instant with other numbers, for the user's functions."""
+        return Motion(self.now.replace(t=t, x={"q": self.join(q), "v": self.join(v)}))
+
+    # -- constraints ------------------------------------------------------------------------------
+    def position(self, t: Any, q: Any) -> Any:
+        r"""$\Phi$; zero where a constraint is not in force."""
+        value = self.model.constraint_vector(self.seen(t, q, self.v), self.p)
+        return value if self.mask is None else jnp.where(self.mask, value, 0.0)
+
+    def velocity(self, t: Any, q: Any, v: Any) -> Any:
+        r"""$\dot\Phi = G v + \Phi_t$."""
+        return jax.jvp(self.position, (t, q), (jnp.ones_like(t), v))[1]
+
+    @functools.cached_property
+    def gamma(self) -> Any:
+        r"""$\ddot\Phi - G a$: the second derivative along a motion without acceleration."""
+        along = (jnp.ones_like(self.t), self.v)
+        return jax.jvp(lambda t, q: self.velocity(t, q, self.v), (self.t, self.q), along)[1]
+
+    @functools.cached_property
+    def slope(self) -> Any:
+        r"""$G$, a matrix."""
+        m, n = self.count, self.q.size
+        jac = jax.jacrev if m <= n else jax.jacfwd
+        return jac(lambda q: self.position(self.t, q))(self.q)
+
+    def pull(self, lam: Any) -> Any:
+        r"""$G^T\lambda$."""
+        return jax.vjp(lambda q: self.position(self.t, q), self.q)[1](lam)[0]
+
+    # -- inertia and forces -----------------------------------------------------------------------
+    @functools.cached_property
+    def mass(self) -> Any:
+        """A vector for a diagonal mass matrix, else the matrix."""
+        return self.model.mass_of(self)
+
+    @functools.cached_property
+    def inverse_mass(self) -> Any:
+        constant = self.model.constant_inverse(self.q.size)
+        if constant is not None:
+            return constant
+        return 1.0 / self.mass if self.mass.ndim == 1 else pseudo_inverse(self.mass)
+
+    def divide(self, b: Any) -> Any:
+        r"""$W b$ for a vector, or for the columns of a matrix."""
+        w = self.inverse_mass
+        if w.ndim == 2:
+            return w @ b
+        return w * b if b.ndim == 1 else w[:, None] * b
+
+    @functools.cached_property
+    def force(self) -> Any:
+        return self.model.force_of(self)
+
+    # -- solutions --------------------------------------------------------------------------------
+    @functools.cached_property
+    def give(self) -> Any:
+        r"""$W G^T$: the velocities that unit impulses of the constraints cause."""
+        return self.divide(self.slope.T)
+
+    @functools.cached_property
+    def compliance(self) -> Any:
+        r"""$S^{-1}$ on the independent rows, zero elsewhere."""
+        return pseudo_inverse(self.slope @ self.give)
+
+    @functools.cached_property
+    def constrained(self) -> tuple[Any, Any]:
+        """Accelerations and multipliers (M61)."""
+        return self.pulled(self.compliance, self.gamma)
+
+    def softened(self, alpha: Any, omega: Any, xi: Any) -> tuple[Any, Any]:
+        r"""The same with multipliers $\lambda^* = -\alpha(\ddot\Phi + 2\xi\omega\dot\Phi +
+        \omega^2\Phi)$ (M64)."""
+        drift = 2 * xi * omega * self.velocity(self.t, self.q, self.v)
+        wanted = self.gamma + drift + omega**2 * self.position(self.t, self.q)
+        soft = jnp.diag(1.0 / jnp.broadcast_to(jnp.asarray(alpha, float), (self.count,)))
+        return self.pulled(pseudo_inverse(self.slope @ self.give + soft), wanted)
+
+    def pulled(self, compliance: Any, wanted: Any) -> tuple[Any, Any]:
+        r"""$\lambda = -C (G W F + wanted)$ and the accelerations with it."""
+        free = self.divide(self.force)
+        if not self.count:
+            return free, jnp.zeros((0,))
+        lam = -compliance @ (self.slope @ free + wanted)
+        return free + self.give @ lam, lam
+
+    def projected(self) -> tuple[Any, Any]:
+        """Coordinates and velocities moved onto the constraints, as little as inertia allows (M62).
+
+        Newton's method with the matrices held: every round multiplies the distance by its size.
+        """
+        back = self.give @ self.compliance
+        q, v = self.q, self.v
+        for _ in range(ROUNDS):
+            q = q - back @ self.position(self.t, q)
+        for _ in range(ROUNDS):
+            v = v - back @ self.velocity(self.t, q, v)
+        return q, v
+
+    def energy(self) -> Any:
+        """Kinetic and potential energy."""
+        product = self.mass * self.v if self.mass.ndim == 1 else self.mass @ self.v
+        return 0.5 * self.v @ product + self.model.potential_of(self)

@@ -1,0 +1,171 @@
+"""Three ways to compute the motion of a mechanism: each a `HybridSystem`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from ..system import Event, Instant, TimeEvent
+from .description import Description, Rows
+from .equations import Equations
+from .motion import Motion
+
+Solved = Callable[[Instant, Any], tuple[Any, Any]]  # accelerations and multipliers, as vectors
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How accelerations and multipliers follow from the state."""
+
+    model: Description
+    solved: Solved
+
+    def motion(self, now: Instant, p: Any) -> Motion:
+        def values() -> tuple[Any, Any]:
+            join = ravel_pytree(now.x["q"])[1]
+            a, lam = self.solved(now, p)
+            return join(a), self.model.rows(now, p).join(lam)
+
+        return Motion(now, values)
+
+    def function(self, fn: Callable | None) -> Callable | None:
+        """A user's function of a `Motion` as one of an `Instant`."""
+        return None if fn is None else lambda now, p: fn(self.motion(now, p), p)
+
+    def reset(self, fn: Callable | None) -> Callable | None:
+        if fn is None:
+            return None
+
+        def go(now: Instant, p: Any) -> Instant:
+            after = fn(self.motion(now, p), p)
+            return after.instant if isinstance(after, Motion) else after
+
+        return go
+
+    def event(self, event: Event | TimeEvent) -> Event | TimeEvent:
+        if isinstance(event, TimeEvent):
+            times = event.next_time
+            times = self.function(times) if callable(times) else times
+            return dataclasses.replace(event, next_time=times, reset=self.reset(event.reset))
+        return dataclasses.replace(
+            event, guard=self.function(event.guard), reset=self.reset(event.reset),
+            active=self.function(event.active),
+        )  # fmt: skip
+
+
+def _slopes(now: Instant, a: Any) -> dict:
+    join = ravel_pytree(now.x["v"])[1]
+    return {"q": now.x["v"], "v": join(a)}
+
+
+def index1(model: Description) -> tuple[Form, dict]:
+    """Multipliers from the second derivative of the constraints; states kept on them (M61, M62)."""
+    form = Form(model, lambda now, p: Equations(model, now, p).constrained)
+
+    def flow(now: Instant, p: Any) -> Any:
+        return _slopes(now, form.solved(now, p)[0])
+
+    if model.constraint is None:
+        return form, {"flow": flow}
+
+    def invariant(now: Instant, p: Any) -> Any:
+        at = Equations(model, now, p)
+        position, velocity = at.position(at.t, at.q), at.velocity(at.t, at.q, at.v)
+        return {"position": at.rows.join(position), "velocity": at.rows.join(velocity)}
+
+    def projection(now: Instant, p: Any) -> Any:
+        at = Equations(model, now, p)
+        q, v = at.projected()
+        return {"q": at.join(q), "v": at.join(v)}
+
+    return form, {"flow": flow, "invariant": invariant, "projection": projection}
+
+
+def index2(model: Description) -> tuple[Form, dict]:
+    """Constraints of positions and velocities with a multiplier each (M63)."""
+    if model.constraint is None:
+        return index1(model)
+
+    def solved(now: Instant, p: Any) -> tuple[Any, Any]:
+        at, lam = Equations(model, now, p), ravel_pytree(now.z["lam"])[0]
+        return at.divide(at.force + at.pull(lam)), lam
+
+    def flow(now: Instant, p: Any) -> Any:
+        at = Equations(model, now, p)
+        a, _ = solved(now, p)
+        return {"q": at.join(at.v + at.pull(ravel_pytree(now.z["mu"])[0])), "v": at.join(a)}
+
+    def constraint(now: Instant, p: Any) -> Any:
+        return _held(model, now, p)[0]
+
+    def adapt_start(now: Instant, p: Any) -> Instant:
+        if now.z is not None:
+            return now
+        rows = model.rows(now, p)
+        rest = rows.join(jnp.zeros((len(rows.names),)))
+        return now.replace(z={"mu": rest, "lam": rest})
+
+    parts = {"flow": flow, "constraint": constraint, "index": 2, "adapt_start": adapt_start}
+    if model.phases is not None:
+        parts["pinned"] = Pins(model)
+    return Form(model, solved), parts
+
+
+def _held(model: Description, now: Instant, p: Any) -> tuple[Any, Any]:
+    """The equations of the index-2 form, and which of them only pin a multiplier to zero."""
+    at = Equations(model, now, p)
+    held = {"mu": at.position(at.t, at.q), "lam": at.velocity(at.t, at.q, at.v)}
+    loose = {k: at.rows.join(jnp.zeros(at.count, bool)) for k in held}
+    if at.mask is not None:
+        free = {k: ravel_pytree(now.z[k])[0] for k in held}
+        held = {k: jnp.where(at.mask, held[k], free[k]) for k in held}
+        loose = {k: at.rows.join(~at.mask) for k in held}
+    return {k: at.rows.join(v) for k, v in held.items()}, loose
+
+
+@dataclasses.dataclass(frozen=True)
+class Pins:
+    """Which multipliers are zero because their constraints are not in force."""
+
+    model: Description
+
+    def __call__(self, now: Instant, p: Any) -> Any:
+        return _held(self.model, now, p)[1]
+
+    @property
+    def rules(self) -> dict[str, Callable]:
+        """Equations and pins of each phase, known before anything is computed."""
+        return {phase: functools.partial(self._rule, phase) for phase in self.model.phases or ()}
+
+    def _rule(self, phase: str, now: Instant, p: Any) -> tuple[Any, Any]:
+        at = Equations(self.model, now.replace(mode=phase), p)
+        rows, held = at.rows, self.model.held(phase)
+        pins = [all(n not in held for n in _owners(rows, k)) for k in range(len(rows.shapes))]
+        values = {"mu": at.position(at.t, at.q), "lam": at.velocity(at.t, at.q, at.v)}
+        out = {}
+        for k, v in values.items():
+            pairs = zip(pins, jax.tree.leaves(rows.join(v)), jax.tree.leaves(now.z[k]), strict=True)
+            out[k] = rows.treedef.unflatten([z if pin else value for pin, value, z in pairs])
+        flags = rows.treedef.unflatten(pins)
+        return out, {k: flags for k in values}
+
+
+def _owners(rows: Rows, leaf: int) -> set[str]:
+    first = sum(int(np.prod(s)) for s in rows.shapes[:leaf])
+    return set(rows.leaves[first : first + int(np.prod(rows.shapes[leaf]))])
+
+
+def penalty(model: Description, alpha: Any, omega: Any, xi: Any) -> tuple[Form, dict]:
+    """Constraints as stiff, damped springs with inertia (M64)."""
+
+    def solved(now: Instant, p: Any) -> tuple[Any, Any]:
+        return Equations(model, now, p).softened(alpha, omega, xi)
+
+    return Form(model, solved), {"flow": lambda now, p: _slopes(now, solved(now, p)[0])}

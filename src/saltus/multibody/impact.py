@@ -1,0 +1,111 @@
+r"""Velocities that jump while coordinates stay.
+
+An impulse system: $M(v^+ - v^-) = G^T\Lambda + N^T\Lambda_n$ with $G v^+ = -\Phi_t$ and what is
+asked of the normal velocities $N v^+$ (M65). Or a jump of some velocities that is simply given,
+with the others from the constraints (M66).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..factors import independent
+from ..linalg import pseudo_inverse
+from .equations import Equations
+
+
+def held(at: Equations) -> Any:
+    """The velocities after the constraints have taken what they do not allow: a plastic impact."""
+    return at.v - at.give @ (at.compliance @ at.velocity(at.t, at.q, at.v))
+
+
+def inverse_inertia(at: Equations, directions: Any) -> Any:
+    r"""$W_c N^T$: the velocities unit impulses along `directions` cause, constraints kept."""
+    free = at.divide(directions.T)
+    return free - at.give @ (at.compliance @ (at.slope @ free))
+
+
+def direction(at: Equations, distance: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    """The gradient of a distance of (t, q), and how fast it changes with time alone."""
+    slope = jax.grad(distance, argnums=1)(at.t, at.q)
+    return slope, jax.grad(distance, argnums=0)(at.t, at.q)
+
+
+def bounced(at: Equations, normals: Any, speeds: Any, restitution: Any, closed: Any) -> Any:
+    r"""The velocities after frictionless impacts at all `closed` contacts at once.
+
+    $N v^+ = -e\,N v^-$ where the impulse pushes; contacts that would have to pull are left out.
+    """
+    v = held(at)
+    rate = normals @ v + speeds
+    wanted = -(1.0 + restitution) * rate
+    effect = inverse_inertia(at, normals)
+    inertia = normals @ effect
+
+    def impulses(pushing: Any) -> Any:
+        both = pushing[:, None] & pushing[None, :]
+        return pseudo_inverse(jnp.where(both, inertia, 0.0)) @ jnp.where(pushing, wanted, 0.0)
+
+    pushing = closed & (rate < 0)
+    for _ in range(normals.shape[0] - 1):
+        pushing = pushing & (impulses(jax.lax.stop_gradient(pushing)) >= 0)
+    return v + effect @ impulses(jax.lax.stop_gradient(pushing))
+
+
+def rubbed(at: Equations, normal: Any, speed: Any, tangent: Any, e: Any, mu: Any) -> Any:
+    r"""The velocities after one impact with Coulomb friction: $|\Lambda_t| \le \mu\Lambda_n$."""
+    v = held(at)
+    both = jnp.stack([normal, tangent])
+    effect = inverse_inertia(at, both)
+    inertia = both @ effect
+    rate = normal @ v + speed
+    stick = pseudo_inverse(inertia) @ jnp.stack([-(1.0 + e) * rate, -(tangent @ v)])
+    side = jnp.sign(jax.lax.stop_gradient(stick[1]))
+    along = inertia[0, 0] + side * mu * inertia[0, 1]
+    push = -(1.0 + e) * rate / jnp.where(along > 0, along, jnp.nan)  # jammed: no such impulse
+    slide = jnp.stack([push, side * mu * push])
+    sticks = jnp.abs(stick[1]) <= mu * stick[0]
+    after = v + effect @ jnp.where(sticks, stick, slide)
+    return jnp.where(rate < 0, after, v)
+
+
+def completed(at: Equations, wanted: Any, given: np.ndarray | None = None) -> Any:
+    """Velocities `wanted`, with as many as there are constraints computed from these (M66).
+
+    Which ones is decided here, by pivoting: those that the constraints determine best, and none
+    of the `given`.
+    """
+    slope = at.slope
+    free = jnp.ones(at.q.size) if given is None else jnp.asarray(~given, jnp.float64)
+    allowed = slope * free[None, :]
+    depend = independent(allowed.T @ allowed).astype(jnp.float64)
+    inner = slope * depend[None, :]
+    back = inner.T @ pseudo_inverse(inner @ inner.T)
+    v = wanted
+    for _ in range(2):  # the second removes rounding
+        v = v - back @ at.velocity(at.t, at.q, v)
+    return v
+
+
+def given_by(value: Any, q: Any) -> tuple[Any, np.ndarray | None]:
+    """Velocities that a user gave, all of them or some of the fields of q: (vector, which)."""
+    partial = isinstance(q, dict) and isinstance(value, dict) and set(value) != set(q)
+    if not partial:
+        return value, None
+    unknown = set(value) - set(q)
+    if unknown:
+        raise ValueError(
+            f"velocities: {sorted(unknown)} are not coordinates. They are {sorted(q)}."
+        )
+    mask = {k: np.full(jnp.shape(q[k]), k in value) for k in q}
+    return value, flat_mask(mask)
+
+
+def flat_mask(tree: Any) -> np.ndarray:
+    """Truth values like q as one vector, on the host."""
+    return np.concatenate([np.ravel(np.asarray(v, bool)) for v in jax.tree.leaves(tree)])

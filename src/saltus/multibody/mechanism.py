@@ -1,0 +1,195 @@
+"""Mechanisms: masses, forces, constraints and contacts, and the systems they become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from ..leaves import picture
+from ..system import Event, HybridSystem, Instant, TimeEvent
+from ..trace import is_tracer
+from .assembly import Assembly, assembled, checked, positive_mass, report
+from .contact import Contact, World
+from .description import Description
+from .equations import Equations
+from .forms import Form, index1, index2, penalty
+from .impact import held
+from .motion import Motion
+
+FORMS = ("index1", "index2", "penalty")
+
+
+class Mechanism:
+    r"""Bodies with inertia, forces, constraints and contacts: $M\ddot q = F + \Phi_q^T\lambda$.
+
+    Every function is `(now, p)`, with `now.q` and `now.v`, any pytree, and `now.t`.
+
+    `mass` gives the mass matrix: a number, a mass for each coordinate (the fields of q), or a
+    matrix; `force` the fields of q. Or `kinetic` gives the kinetic energy, and its mass matrix and
+    inertial forces follow; `potential` adds the forces of a potential energy. `constraint` gives
+    what is zero, any pytree. `phases` maps names to the constraints that are in force, for
+    mechanisms that change them. `contacts` are made by `contact`, `ground`, `stop`, `jump` and
+    `release`; `events` are `Event` and `TimeEvent`, whose functions also see `now.a` and
+    `now.lam`, as do `cost` (integrands) and `output`.
+
+    `impacts` says what several contacts that close at one instant do: "one by one" (in order of
+    declaration, again and again until none is approaching) or "together" (one impulse system for
+    all). They are different models of something that rigid bodies do not determine.
+    """
+
+    def __init__(
+        self,
+        mass: Any = None,
+        force: Callable | None = None,
+        constraint: Callable | None = None,
+        *,
+        potential: Callable | None = None,
+        kinetic: Callable | None = None,
+        contacts: Any = (),
+        events: Sequence[Event | TimeEvent] = (),
+        phases: Mapping[str, Sequence[str]] | None = None,
+        cost: Callable | None = None,
+        output: Callable | None = None,
+        inputs: Any = None,
+        units: dict | None = None,
+        impacts: Literal["one by one", "together"] = "one by one",
+    ):
+        if (mass is None) == (kinetic is None):
+            raise TypeError(
+                "Mechanism: give mass or kinetic, one of them. Write Mechanism(mass=lambda now, p: "
+                'p["m"], ...).'
+            )
+        if impacts not in ("one by one", "together"):
+            raise ValueError(
+                f'Mechanism: impacts is {impacts!r}, expected "one by one" or "together".'
+            )
+        if phases is not None and constraint is None:
+            raise TypeError(
+                "Mechanism: phases say which constraints are in force, but there is no constraint. "
+                "Write constraint=lambda now, p: {...}."
+            )
+        self.model = Description(mass, force, constraint, potential, kinetic, phases)
+        self.contacts = (contacts,) if hasattr(contacts, "event") else tuple(contacts)
+        self.events = (events,) if isinstance(events, Event | TimeEvent) else tuple(events)
+        self.cost, self.output, self.inputs, self.units = cost, output, inputs, units
+        touching = tuple(c for c in self.contacts if isinstance(c, Contact))
+        self._world = World(self.model, touching, impacts == "together")
+
+    def system(
+        self,
+        form: Literal["index1", "index2", "penalty"] = "index1",
+        *,
+        alpha: Any = 1e7,
+        omega: Any = 10.0,
+        xi: Any = 1.0,
+    ) -> HybridSystem:
+        r"""The mechanism as a system for `solve`, with states `x = {"q": ..., "v": ...}`.
+
+        "index1": an ODE, multipliers from the second derivative of the constraints, coordinates
+        and velocities projected onto them after every step. "index2": the stabilised DAE of Gear,
+        Gupta and Leimkuhler, with multipliers `z = {"lam": ..., "mu": ...}`. "penalty": an ODE in
+        which constraints are springs, $\lambda^* = -\alpha(\ddot\Phi + 2\xi\omega\dot\Phi +
+        \omega^2\Phi)$.
+        """
+        way, parts = self._form(form, alpha, omega, xi)
+        happenings = (*(c.event(self._world) for c in self.contacts), *self.events)
+        return HybridSystem(
+            events=tuple(way.event(e) for e in happenings), rate=way.function(self.cost),
+            output=way.function(self.output), inputs=self.inputs, units=self.units,
+            modes=tuple(self.model.phases or ()),
+            check_start=lambda now, p: self._check(form, now, p), **parts,
+        )  # fmt: skip
+
+    def _form(self, form: str, alpha: Any, omega: Any, xi: Any) -> tuple[Form, dict]:
+        if form == "index1":
+            return index1(self.model)
+        if form == "index2":
+            return index2(self.model)
+        if form == "penalty":
+            return penalty(self.model, alpha, omega, xi)
+        raise ValueError(f"Mechanism: form is {form!r}, expected one of {list(FORMS)}.")
+
+    def _check(self, form: str, now: Instant, p: Any) -> None:
+        positive_mass(self.model, now, p)
+        if form == "index2" and self.model.constraint is not None and not is_traced((now, p)):
+            found = report(self.model, now, p)
+            if found.redundant:
+                raise ValueError(
+                    f"Mechanism: the constraints {', '.join(found.redundant)} follow from the "
+                    "others, so that the multipliers of the index-2 form are not determined. Leave "
+                    'them out, or use system("index1") or system("penalty").'
+                )
+
+    def start(
+        self,
+        q: Any,
+        v: Any = None,
+        p: Any = None,
+        *,
+        t: Any = 0.0,
+        d: Any = None,
+        phase: str | None = None,
+        assemble: bool = False,
+        hold: Sequence[str] = (),
+    ) -> Instant:
+        """An instant to start from; velocities are zero if not given.
+
+        The constraints are checked. With `assemble=True` coordinates and velocities are guesses
+        that are moved onto them, except the coordinates named in `hold`; derivatives of the start
+        with respect to `p` are right.
+        """
+        v = jax.tree.map(jnp.zeros_like, q) if v is None else v
+        x = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), {"q": q, "v": v})
+        if jax.tree.structure(x["q"]) != jax.tree.structure(x["v"]):
+            raise ValueError(
+                f"Mechanism: q is {picture(q)} and v is {picture(v)}, expected the same fields."
+            )
+        now = Instant(t=t, x=x, d=d, mode=self._phase(phase))
+        if assemble and self.model.constraint is not None:
+            now = assembled(self.model, now, p, hold)
+        checked(self.model, now, p, assemble)
+        return now
+
+    def _phase(self, phase: str | None) -> str | None:
+        phases = self.model.phases
+        if phases is None or phase in phases:
+            return phase
+        raise ValueError(
+            f"Mechanism: the phase of the start is {phase!r}, expected one of {list(phases)}. "
+            f'Write start(..., phase="{next(iter(phases))}").'
+        )
+
+    def report(self, now: Instant, p: Any) -> Assembly:
+        """Degrees of freedom, redundant constraints and residuals at an instant."""
+        return report(self.model, now, p)
+
+    def energy(self, now: Instant | Motion, p: Any) -> Any:
+        """Kinetic plus potential energy (forces that are not in `potential` do not count)."""
+        return self._at(now, p).energy()
+
+    def residuals(self, now: Instant | Motion, p: Any) -> dict:
+        """What is left of the constraints of positions and of velocities."""
+        at = self._at(now, p)
+        velocity = at.velocity(at.t, at.q, at.v)
+        return {
+            "position": at.rows.join(at.position(at.t, at.q)),
+            "velocity": at.rows.join(velocity),
+        }
+
+    def impact(self, now: Instant | Motion, p: Any, phase: str | None = None) -> Any:
+        """The velocities after the constraints (those of `phase`) have taken hold: plastically."""
+        instant = now.instant if isinstance(now, Motion) else now
+        if phase is not None:
+            instant = instant.replace(mode=self._phase(phase))
+        at = Equations(self.model, instant, p)
+        return at.join(held(at))
+
+    def _at(self, now: Instant | Motion, p: Any) -> Equations:
+        return Equations(self.model, now.instant if isinstance(now, Motion) else now, p)
+
+
+def is_traced(tree: Any) -> bool:
+    return any(map(is_tracer, jax.tree.leaves(tree)))

@@ -1,0 +1,66 @@
+"""What functions of a mechanism look at: coordinates, velocities, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..system import Instant
+
+
+class Motion:
+    """A mechanism at an instant, as its model functions see it.
+
+    `q` and `v` are the coordinates and their velocities, any pytree; `t`, `d`, `u`, `mode`,
+    `member` as in an `Instant`. Costs, outputs, guards and resets may also look at the
+    accelerations `a` (like q) and the multipliers `lam` (like the constraint). A reset returns
+    `now.replace(v=...)`.
+    """
+
+    shown = ("q", "v", "d", "u")  # in messages
+
+    def __init__(self, now: Instant, solved: Callable[[], tuple[Any, Any]] | None = None):
+        self._now, self._solved = now, solved
+
+    q = property(lambda self: self._now.x["q"], doc="the coordinates")
+    v = property(lambda self: self._now.x["v"], doc="their velocities")
+    t = property(lambda self: self._now.t, doc="time")
+    d = property(lambda self: self._now.d, doc="the discrete state")
+    u = property(lambda self: self._now.u, doc="the inputs' current values")
+    mode = property(lambda self: self._now.mode, doc="the phase, as an integer")
+    member = property(lambda self: self._now.member, doc="the member of a family that fired")
+
+    @property
+    def a(self) -> Any:
+        """The accelerations."""
+        return self._values("a")[0]
+
+    @property
+    def lam(self) -> Any:
+        """The multipliers of the constraints."""
+        return self._values("lam")[1]
+
+    def _values(self, what: str) -> tuple[Any, Any]:
+        if self._solved is None:
+            raise AttributeError(
+                f"now.{what} is not known in mass, force, potential and constraint: it follows "
+                "from them. Costs, outputs, guards and resets may use it"
+            )
+        values = self._solved()
+        self._solved = lambda: values
+        return values
+
+    def replace(self, **changes: Any) -> Motion:
+        """The same with some of q, v, d, mode changed."""
+        unknown = set(changes) - {"q", "v", "d", "mode", "t"}
+        if unknown:
+            raise TypeError(
+                f"now has no field {', '.join(sorted(unknown))} that can be replaced. Write "
+                "now.replace(v=...), with any of q, v, d, mode."
+            )
+        x = {name: changes.pop(name, self._now.x[name]) for name in ("q", "v")}
+        return Motion(self._now.replace(x=x, **changes))
+
+    @property
+    def instant(self) -> Instant:
+        return self._now
