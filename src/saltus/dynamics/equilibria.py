@@ -18,7 +18,7 @@ SMALLEST = 1e-11  # singular values below this part of the largest are zero
 
 
 def equilibrium(system: HybridSystem, guess: Instant, p: Any, *, tol: float = 1e-10) -> Instant:
-    """The equilibrium near `guess`: x' = 0, with constraints and invariants satisfied (M72).
+    """The equilibrium near `guess`: x' = 0, with constraints and invariants satisfied (M70).
 
     The time, the mode and the discrete state are those of the guess. Differentiable in p. Where
     equilibria are not isolated, the one that the iteration meets from the guess. Raises `NotFound`

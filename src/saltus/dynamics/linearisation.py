@@ -88,7 +88,7 @@ def linearise(
     ts: Any = None,
     inputs: str | Sequence[str] | Callable | None = None,
 ) -> Linear:
-    """The system as a linear one, at an instant, or at the times `ts` of a solution (M73).
+    """The system as a linear one, at an instant, or at the times `ts` of a solution (M71).
 
     Algebraic states are eliminated. `inputs` are by default the system's own (`now.u`); or names
     of entries of p, as in `inputs=["F"]`; or a function that picks them, `lambda p: p.arm.torque`.
@@ -132,7 +132,7 @@ def _states(spec: Spec, tape: Tape, ts: Any) -> At:
 
 # -- matrices -----------------------------------------------------------------------------------
 def _matrices(model: Model, picked: Picked, at: At, par: Par) -> dict:
-    """A, B, C and D: z follows x and u as the constraint says (M73)."""
+    """A, B, C and D: z follows x and u as the constraint says (M71)."""
 
     def both(x: Any, u: Any) -> tuple[Any, Any]:
         there = picked.moved(par, u)

@@ -53,7 +53,7 @@ class Scales(NamedTuple):
 def gauss_newton(
     residual: Callable, start: Any, scales: Scales, tol: float, smallest: float
 ) -> Root:
-    """The root near `start`: `|r_i| <= tol (rows_i + sum_j |J_ij| unknowns_j)` (M70).
+    """The root near `start`: `|r_i| <= tol (rows_i + sum_j |J_ij| unknowns_j)` (M68).
 
     Singular values below `smallest` of the largest count as zero. A step that does not make the
     residual smaller is halved.
@@ -95,7 +95,7 @@ def _shorter(residual: Callable, y: Any, step: Any, rows: Any, miss: Any) -> tup
 
 
 def attach_root(residual: Callable, root: Root) -> Any:
-    """The root with its derivatives: least-length chord steps from it held constant (M70)."""
+    """The root with its derivatives: least-length chord steps from it held constant (M68)."""
     out, inverse = jnp.asarray(root.value), jnp.asarray(root.inverse)
     for _ in range(DERIVATIVES):
         out = out - inverse @ residual(out)

@@ -59,7 +59,7 @@ class Orbit(eqx.Module):
 
     @property
     def monodromy(self) -> Any:
-        """The derivative of the state one period later by the state, at fixed times (M71)."""
+        """The derivative of the state one period later by the state, at fixed times (M69)."""
         after, time = self._slopes()
         return after - jnp.outer(slope(self.system, self.end, self.p), time)
 

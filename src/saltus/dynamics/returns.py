@@ -29,7 +29,7 @@ CLOSING = 1e-7  # of a period, by which one as a solution is longer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Way:
-    """From a start to the state after one period (M70).
+    """From a start to the state after one period (M68).
 
     With an `event`, the period ends at its firing number `count`, and `system` stops there.
     """

@@ -19,7 +19,7 @@ from .states import flat, vector
 
 
 class Jumps(eqx.Module):
-    """The events of a motion as linear maps: `dx+ = matrix dx-`, both at the same time (M71)."""
+    """The events of a motion as linear maps: `dx+ = matrix dx-`, both at the same time (M69)."""
 
     t: Any
     matrix: Any
@@ -34,7 +34,7 @@ class Jumps(eqx.Module):
 
 
 def jumps(sol: Solution) -> Jumps:
-    """Every event of a solution, and every kink, as a saltation matrix (M71)."""
+    """Every event of a solution, and every kink, as a saltation matrix (M69)."""
     model, tape = sol.spec.model, sol.tape
     kinds = np.asarray(tape.kind)[: int(tape.n)]
     names, times, matrices = [], [], []
@@ -57,7 +57,7 @@ def jumps(sol: Solution) -> Jumps:
 def saltation(
     model: Model, action: Action, before: At, after: At, par: Par, member: Any, rooted: bool
 ) -> Any:
-    """How a small change of the state before a jump shows after it, at the same time (M71).
+    """How a small change of the state before a jump shows after it, at the same time (M69).
 
     The change moves the event, and the state there; what passes between is flow of either side.
     An event that another one has triggered (not `rooted`) has no time of its own.
