@@ -23,6 +23,7 @@ class IvpProblem:
     atol: float  # at rtol = 1e-8
     solution: Callable[[Instant], Any] = lambda final: final.x
     known: int | None = None  # compare only these first components
+    floor: float | None = None  # components smaller than this count absolutely; else atol / rtol
 
     @property
     def end(self) -> float:
@@ -40,4 +41,5 @@ class IvpProblem:
 def correct_digits(y: Any, case: IvpProblem, rtol: float) -> float:
     """Mixed error significant correct digits: -log10 max |error| / (atol/rtol + |y|)."""
     error = np.abs(np.asarray(y) - case.reference)
-    return float(-np.log10(np.max(error / (case.atol / rtol + np.abs(case.reference)))))
+    floor = case.atol / rtol if case.floor is None else case.floor
+    return float(-np.log10(np.max(error / (floor + np.abs(case.reference)))))

@@ -12,7 +12,7 @@ from functools import cache
 import jax.numpy as jnp
 import numpy as np
 
-from ivp_mechanics import beam, car_axis, fekete, squeezer
+from ivp_mechanics import beam, car_axis, fekete, slider_crank, squeezer
 from ivp_problem import IvpProblem
 from saltus import HybridSystem, Instant, Ramps, Steps, mass_matrix
 
@@ -342,6 +342,10 @@ IVP_PROBLEMS: dict[str, Callable[[], IvpProblem]] = {
     "fekete": fekete,
     "car_axis": car_axis,
     "squeezer": squeezer,
+    "slider_crank": slider_crank,
+    "car_axis_index1": lambda: car_axis("index1"),
+    "squeezer_index1": lambda: squeezer("index1"),
+    "slider_crank_index1": lambda: slider_crank("index1"),
 }
 
 
