@@ -22,7 +22,7 @@ from .leaves import Leaves, Shape
 from .signals import Signal
 from .trace import Traced, operations
 
-LONG = 200  # operations
+LIGHT, LONG = 24, 100  # operations
 
 
 class At(NamedTuple):
@@ -212,9 +212,19 @@ class Model:
         return self.place_ticks + self.ticks
 
     @functools.cached_property
+    def length(self) -> int:
+        """How many operations the flow has."""
+        return operations(self.flow_fn.traced.jaxpr)
+
+    @property
+    def light(self) -> bool:
+        """Whether the flow is so short that copies of it cost next to nothing."""
+        return self.constraint is None and self.length <= LIGHT
+
+    @property
     def long(self) -> bool:
         """Whether the flow is so long a program that it should not be written down many times."""
-        return operations(self.flow_fn.traced.jaxpr) > LONG
+        return self.length > LONG
 
     # -- arguments of user functions ----------------------------------------------------------
     def inputs(self, t: Any, i: Leaves, theta: Leaves) -> list:

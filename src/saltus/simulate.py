@@ -126,7 +126,7 @@ def _impl(*args: Any, run: Run) -> list:
 
 def _first_capacity(model: Model) -> int:
     """Growing costs a compilation: where that takes long, room is cheaper."""
-    return FIRST_CAPACITY * (16 if model.long else 1)
+    return FIRST_CAPACITY * (1 if model.light else 16)
 
 
 def _longer(size: int, rows: Any) -> Any:

@@ -18,7 +18,6 @@ from .base import Goal, Method, Trial, scales
 from .tableaus import Tableau
 
 Flow = Callable[[Any, Leaves], Leaves]
-LIGHT = 24  # operations of a flow; beyond, steps side by side take long to compile
 
 
 class Explicit(Method):
@@ -75,8 +74,7 @@ class ExplicitStepper:
         return self.tableau.name
 
     def light(self, model: Model) -> bool:
-        operations = len(model.flow_fn.traced.jaxpr.eqns)
-        return model.constraint is None and operations <= LIGHT
+        return model.light
 
     def steady(self, model: Model) -> bool:
         return False

@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,23 +62,47 @@ class Assembly:
         return "\n".join(lines)
 
 
+class _Numbers(NamedTuple):
+    """What is computed of the constraints and the inertia at an instant."""
+
+    slope: Any
+    position: Any
+    velocity: Any
+    mass: Any
+    mask: Any
+
+
+@eqx.filter_jit
+def _numbers(model: Description, now: Any, p: Any) -> _Numbers:
+    at = Equations(model, now, p)
+    velocity = at.velocity(at.t, at.q, at.v)
+    return _Numbers(at.slope, at.position(at.t, at.q), velocity, at.mass, at.mask)
+
+
+def numbered_mode(model: Description, now: Any) -> Any:
+    """The instant with its phase as a number."""
+    known = isinstance(now.mode, str)
+    return now.replace(mode=list(model.phases or ()).index(now.mode)) if known else now
+
+
 def report(model: Description, now: Any, p: Any) -> Assembly:
     """Rank, redundant constraints and residuals, on the host."""
-    at = Equations(model, now, p)
-    active = np.ones(at.count, bool) if at.mask is None else np.asarray(at.mask)
-    names = np.array(at.rows.names)[active]
-    slope = np.asarray(at.slope)[active]
+    now = numbered_mode(model, now)
+    found = jax.tree.map(np.asarray, _numbers(model, now, p))
+    rows, n = model.rows(now, p), found.slope.shape[1]
+    active = np.ones(len(rows.names), bool) if found.mask is None else found.mask
+    names = np.array(rows.names)[active]
+    slope = found.slope[active]
     scale = np.linalg.norm(slope, axis=1)
-    scaled = slope / np.where(scale > 0, scale, 1.0)[:, None]
+    scaled = slope / _nonzero(scale)[:, None]
     kept = np.asarray(leading(jnp.asarray(slope @ slope.T))) if len(names) else np.ones(0, bool)
     sizes = np.linalg.svd(scaled[kept], compute_uv=False)
-    values = [np.asarray(at.position(at.t, at.q)), np.asarray(at.velocity(at.t, at.q, at.v))]
     residuals = [
-        {str(n): float(v) for n, v in zip(names, value[active] / _nonzero(scale), strict=True)}
-        for value in values
+        {str(k): float(v) for k, v in zip(names, value[active] / _nonzero(scale), strict=True)}
+        for value in (found.position, found.velocity)
     ]
     return Assembly(
-        at.q.size, len(names), int(kept.sum()), tuple(map(str, names[~kept])),
+        n, len(names), int(kept.sum()), tuple(map(str, names[~kept])),
         float(sizes[0] / sizes[-1]) if len(sizes) else 1.0, *residuals,
     )  # fmt: skip
 
@@ -92,6 +117,12 @@ def assembled(model: Description, now: Any, p: Any, hold: Sequence[str] = ()) ->
     Coordinates named in `hold` stay, and so do their velocities.
     """
     free = jnp.asarray(~_named(now.x["q"], hold), jnp.float64)
+    x = _assembled(model, numbered_mode(model, now), p, free)
+    return now.replace(x=x)
+
+
+@eqx.filter_jit
+def _assembled(model: Description, now: Any, p: Any, free: Any) -> Any:
     calm, quiet = still((now, p))
 
     def step(at: Equations, q: Any) -> tuple[Any, Any]:
@@ -116,7 +147,7 @@ def assembled(model: Description, now: Any, p: Any, hold: Sequence[str] = ()) ->
         q = q - back @ at.position(at.t, q)
     for _ in range(DEGREE + 1):
         v = v - back @ at.velocity(at.t, q, v)
-    return now.replace(x={"q": at.join(q), "v": at.join(v)})
+    return {"q": at.join(q), "v": at.join(v)}
 
 
 def _named(q: Any, hold: Sequence[str]) -> np.ndarray:
@@ -159,10 +190,9 @@ def checked(model: Description, now: Any, p: Any, assembled: bool) -> None:
 
 def positive_mass(model: Description, now: Any, p: Any) -> None:
     """Every coordinate needs inertia."""
-    at = Equations(model, now, p)
-    if any(map(is_tracer, jax.tree.leaves((at.mass, at.q)))):
+    if any(map(is_tracer, jax.tree.leaves((now, p)))):
         return
-    mass = np.asarray(at.mass)
+    mass = np.asarray(_numbers(model, numbered_mode(model, now), p).mass)
     sizes = mass if mass.ndim == 1 else np.linalg.eigvalsh(0.5 * (mass + mass.T))
     if not np.all(sizes > DEPENDENT * np.max(np.abs(sizes))):
         raise ValueError(

@@ -33,7 +33,7 @@ class Rows(NamedTuple):
         return self.treedef.unflatten([jnp.reshape(v, s) for v, s in pairs])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Description:
     """The functions of a mechanism; each is called with a `Motion` and the parameters."""
 

@@ -109,7 +109,8 @@ class Mechanism:
         if form == "index2":
             return index2(self.model)
         if form == "penalty":
-            return penalty(self.model, alpha, omega, xi)
+            # as arrays they are arguments of the program: other values do not recompile it
+            return penalty(self.model, *(jnp.asarray(v, float) for v in (alpha, omega, xi)))
         raise ValueError(f"Mechanism: form is {form!r}, expected one of {list(FORMS)}.")
 
     def _check(self, form: str, now: Instant, p: Any) -> None:
