@@ -12,13 +12,13 @@ BEGIN = "# --- first block of the README: begin ---\n"
 END = "# --- first block of the README: end ---\n"
 
 
-LONG = ("09", "10", "11", "12", "13", "14", "15", "16", "17")  # long to compile
+LONG = "09"  # and later ones are long to compile
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[pytest.mark.slow] if path.stem[:2] in LONG else [])
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem[:2] >= LONG else [])
         for path in EXAMPLES
     ],
     ids=lambda path: path.stem,
@@ -68,7 +68,8 @@ def test_pictures_that_pages_show_exist_and_are_small():
         for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
             picture = page.parent / name
             assert picture.exists(), f"{page.name} shows {name}"
-            assert picture.stat().st_size < 200_000, f"{name} is too large for a page"
+            most = 1_000_000 if picture.suffix == ".gif" else 200_000
+            assert picture.stat().st_size < most, f"{name} is too large for a page"
 
 
 def test_links_between_pages_lead_somewhere():
