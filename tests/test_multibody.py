@@ -403,6 +403,63 @@ def test_the_index_2_form_refuses_redundant_constraints_by_name():
         saltus.solve(bars.system("index2"), start, p, 1.0)
 
 
+def test_a_start_near_a_singular_configuration_is_warned_of():
+    """The coupler of a parallelogram lies almost along its cranks."""
+    bars = braced(redundant=False)
+    with pytest.warns(UserWarning, match="singular configuration"):
+        start = at_angle(bars, None, np.pi / 2 - 3e-6)
+    assert bars.report(start, None).condition > 1e5
+
+
+def test_an_event_may_change_the_equations_of_motion_only():
+    """A spring at a pendulum breaks: velocities stay, accelerations jump."""
+    snap = saltus.Event(
+        "snap",
+        guard=lambda now, p: now.q["x"] - 0.2,
+        direction="rising",
+        reset=lambda now, p: now.replace(d={"whole": 0.0}),
+    )
+
+    def pull(now, p):
+        return -p["k"] * now.d["whole"]
+
+    swing = Mechanism(
+        mass=1.0,
+        force=lambda now, p: {"x": pull(now, p) * now.q["x"], "y": -9.81},
+        constraint=lambda now, p: {"rod": now.q["x"] ** 2 + now.q["y"] ** 2 - 1.0},
+        events=[snap],
+    )
+    angle = saltus.HybridSystem(
+        lambda now, p: {
+            "a": now.x["w"],
+            "w": jnp.cos(now.x["a"]) * pull(now, p) * jnp.sin(now.x["a"])
+            - 9.81 * jnp.sin(now.x["a"]),
+        },
+        events=[
+            saltus.Event(
+                "snap",
+                guard=lambda now, p: jnp.sin(now.x["a"]) - 0.2,
+                direction="rising",
+                reset=lambda now, p: now.replace(d={"whole": 0.0}),
+            )
+        ],
+    )
+
+    def ours(k):
+        p, a = {"k": k}, -0.8
+        q = {"x": jnp.sin(a), "y": -jnp.cos(a)}
+        start = swing.start(q, None, p, d={"whole": 1.0})
+        return saltus.solve(swing.system(), start, p, 1.5, method=TIGHT).final.x["q"]["x"]
+
+    def theirs(k):
+        start = saltus.Instant(0.0, {"a": -0.8, "w": 0.0}, d={"whole": 1.0})
+        return jnp.sin(saltus.solve(angle, start, {"k": k}, 1.5, method=TIGHT).final.x["a"])
+
+    np.testing.assert_allclose(
+        jax.value_and_grad(ours)(5.0), jax.value_and_grad(theirs)(5.0), rtol=1e-8
+    )
+
+
 # -- energies instead of matrices -----------------------------------------------------------------
 def test_a_kinetic_energy_gives_the_inertia_and_what_turns_with_it():
     """A bead on a turning arm: r' ' = r w^2 and (m r^2 w)' = 0."""
@@ -427,6 +484,8 @@ def test_a_kinetic_energy_gives_the_inertia_and_what_turns_with_it():
         (lambda: contact("c", lambda now, p: 1.0, below=0.1), "to="),
         (lambda: stop("s", lambda now, p: 1.0, at=0.0, side="left"), "above"),
         (lambda: pendulum().system("index3"), "index1"),
+        (lambda: Mechanism(mass=1.0, contacts=[saltus.Event("e", lambda now, p: 1.0)]), "events="),
+        (lambda: Mechanism(mass=1.0, contacts=contact("c", lambda now, p: 1.0, to="a")), "phases"),
         (lambda: hanging(pendulum(), {**PENDULUM, "m": 0.0}, 1.0), None),
         (lambda: pendulum().start({"x": 1.0, "y": 0.0}, None, PENDULUM), "assemble=True"),
         (lambda: pendulum().start({"x": 1.0}, None, PENDULUM), "reads 'y'"),

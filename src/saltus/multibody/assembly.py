@@ -23,6 +23,7 @@ from .equations import Equations
 
 TRIES = 100
 DEGREE = 3  # derivatives of an assembled start are exact up to this order
+SINGULAR = 1e4  # condition of the constraints beyond which a start is warned of
 CLOSE = 1e-8  # residuals, relative to what a unit of motion does to them
 
 
@@ -179,6 +180,13 @@ def checked(model: Description, now: Any, p: Any, assembled: bool) -> None:
             else ("Correct it, or write start(..., assemble=True) to move it onto them")
         )
         raise ValueError(f"Mechanism: {what}. {advice}.\n{found}")
+    if found.condition > SINGULAR:
+        warnings.warn(
+            "Mechanism: the start is close to a singular configuration, where constraints come to "
+            f"depend on each other (condition {found.condition:.1e}): forces and accelerations are "
+            "large or undetermined there.",
+            stacklevel=3,
+        )
     if found.redundant:
         warnings.warn(
             f"Mechanism: the constraints {', '.join(found.redundant)} follow from the others: "

@@ -74,9 +74,11 @@ class Mechanism:
         self.model = Description(mass, force, constraint, potential, kinetic, phases)
         self.contacts = (contacts,) if hasattr(contacts, "event") else tuple(contacts)
         self.events = (events,) if isinstance(events, Event | TimeEvent) else tuple(events)
+        _check_contacts(self.contacts, tuple(phases or ()))
         self.cost, self.output, self.inputs, self.units = cost, output, inputs, units
         touching = tuple(c for c in self.contacts if isinstance(c, Contact))
         self._world = World(self.model, touching, impacts == "together")
+        self._systems: dict[tuple, HybridSystem] = {}
 
     def system(
         self,
@@ -94,6 +96,14 @@ class Mechanism:
         which constraints are springs, $\lambda^* = -\alpha(\ddot\Phi + 2\xi\omega\dot\Phi +
         \omega^2\Phi)$.
         """
+        key = (form, alpha, omega, xi)
+        if not all(isinstance(v, str | int | float) for v in key):
+            return self._system(*key)
+        if key not in self._systems:
+            self._systems[key] = self._system(*key)
+        return self._systems[key]
+
+    def _system(self, form: str, alpha: Any, omega: Any, xi: Any) -> HybridSystem:
         way, parts = self._form(form, alpha, omega, xi)
         happenings = (*(c.event(self._world) for c in self.contacts), *self.events)
         return HybridSystem(
@@ -190,6 +200,21 @@ class Mechanism:
 
     def _at(self, now: Instant | Motion, p: Any) -> Equations:
         return Equations(self.model, now.instant if isinstance(now, Motion) else now, p)
+
+
+def _check_contacts(contacts: tuple, phases: tuple[str, ...]) -> None:
+    for c in contacts:
+        if not hasattr(c, "event"):
+            raise TypeError(
+                f"Mechanism: contacts contains {c!r}, expected what contact, ground, stop, jump "
+                "and release give. Events go to events=[...]."
+            )
+        for name in (*(c.phases or ()), *([c.to] if c.to else [])):
+            if name not in phases:
+                raise ValueError(
+                    f'Mechanism: contact "{c.name}" speaks of the phase {name!r}, but the phases '
+                    f"are {list(phases)}. Write phases={{{name!r}: (...)}}."
+                )
 
 
 def is_traced(tree: Any) -> bool:
