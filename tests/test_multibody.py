@@ -460,6 +460,20 @@ def test_an_event_may_change_the_equations_of_motion_only():
     )
 
 
+# -- motion as a whole -----------------------------------------------------------------------------
+@pytest.mark.parametrize("form", ["index1", "index2"])
+def test_a_pendulum_hangs_and_swings_about_it_with_its_frequency(form):
+    """In Cartesian coordinates: only directions along the circle count."""
+    swing = pendulum()
+    rest = saltus.equilibrium(swing.system(form), hanging(swing, PENDULUM, 0.2, 0.1), PENDULUM)
+    np.testing.assert_allclose(rest.x["q"]["y"], -PENDULUM["L"], rtol=1e-12)
+    np.testing.assert_allclose(rest.x["q"]["x"], 0.0, atol=1e-10)
+    line = saltus.linearise(swing.system(form), rest, PENDULUM, inputs=["g"])
+    frequency = np.sqrt(PENDULUM["g"] / PENDULUM["L"])
+    np.testing.assert_allclose(sorted(line.eigenvalues.imag), [-frequency, frequency], rtol=1e-9)
+    np.testing.assert_allclose(line.eigenvalues.real, 0.0, atol=1e-9)
+
+
 # -- energies instead of matrices -----------------------------------------------------------------
 def test_a_kinetic_energy_gives_the_inertia_and_what_turns_with_it():
     """A bead on a turning arm: r' ' = r w^2 and (m r^2 w)' = 0."""

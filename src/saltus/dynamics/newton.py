@@ -53,7 +53,7 @@ class Scales(NamedTuple):
 def gauss_newton(
     residual: Callable, start: Any, scales: Scales, tol: float, smallest: float
 ) -> Root:
-    """The root near `start`: `|r_i| <= tol (rows_i + sum_j |J_ij| unknowns_j)` (M68).
+    """The root near `start`: `|r_i| <= tol (rows_i + max sum_j |J_ij| unknowns_j)` (M68).
 
     Singular values below `smallest` of the largest count as zero. A step that does not make the
     residual smaller is halved.
@@ -61,8 +61,10 @@ def gauss_newton(
     y, why = np.asarray(start, float), ""
     s = np.asarray(scales.unknowns, float)
     r, jac = _both(residual, y)
+    room = np.zeros(len(r))
     for _ in range(LIMIT):
-        room = np.asarray(scales.rows, float) + np.abs(jac) @ s
+        # the largest so far: a residual that is flat at its root would otherwise never be small
+        room = np.maximum(room, np.asarray(scales.rows, float) + np.abs(jac) @ s)
         rows = np.where(room > 0, room, 1.0)
         weighed, miss = jac * s / rows[:, None], r / rows
         inverse = np.linalg.pinv(weighed, rcond=smallest)
