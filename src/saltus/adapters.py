@@ -34,17 +34,18 @@ def count(tree: Any) -> int:
 class View:
     """How the instant that a user sees and the one that is solved for are made of each other."""
 
-    seen: Callable[[Instant], Instant]
-    held: Callable[[Instant], Instant]
+    seen: Callable[[Instant, Any], Any]
+    held: Callable[[Any], Instant]
+    kind: type = Instant  # of what is seen
 
     def function(self, owner: str, fn: Any) -> Any:
         """A model function on the instant that its user sees."""
-        return (lambda now, p: called(owner, fn, self.seen(now), p)) if callable(fn) else fn
+        return (lambda now, p: called(owner, fn, self.seen(now, p), p)) if callable(fn) else fn
 
     def reset(self, owner: str, fn: Any) -> Any:
         def reset(now: Instant, p: Any) -> Any:
-            after = called(owner, fn, self.seen(now), p)
-            return self.held(after) if isinstance(after, Instant) else after
+            after = called(owner, fn, self.seen(now, p), p)
+            return self.held(after) if isinstance(after, self.kind) else after
 
         return None if fn is None else reset
 
@@ -111,7 +112,7 @@ def fully_implicit(
             )
         return value
 
-    view = View(_implicit_seen, _implicit_held)
+    view = View(lambda now, p: _implicit_seen(now), _implicit_held)
     return HybridSystem(
         flow=lambda now, p: now.z.dx,
         constraint=constraint,

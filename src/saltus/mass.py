@@ -67,7 +67,7 @@ def mass_matrix(
             rate=rate, output=output, inputs=inputs, units=units,
             check_start=lambda now, p: _check_start(mass, split, constraint, now, p),
         )  # fmt: skip
-    view = View(split.seen, split.held)
+    view = View(lambda now, p: split.seen(now), split.held)
     if constraint is not None and index is not None and not isinstance(index, int):
         index = {"mass": split.label([1] * len(split.standing)), "constraint": index}
     return HybridSystem(

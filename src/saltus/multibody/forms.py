@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ..system import Event, Instant, TimeEvent
+from ..adapters import View
+from ..system import Instant
 from .description import Description, Rows
 from .equations import Equations
 from .motion import Motion
@@ -35,29 +36,10 @@ class Form:
 
         return Motion(now, values)
 
-    def function(self, fn: Callable | None) -> Callable | None:
-        """A user's function of a `Motion` as one of an `Instant`."""
-        return None if fn is None else lambda now, p: fn(self.motion(now, p), p)
-
-    def reset(self, fn: Callable | None) -> Callable | None:
-        if fn is None:
-            return None
-
-        def go(now: Instant, p: Any) -> Instant:
-            after = fn(self.motion(now, p), p)
-            return after.instant if isinstance(after, Motion) else after
-
-        return go
-
-    def event(self, event: Event | TimeEvent) -> Event | TimeEvent:
-        if isinstance(event, TimeEvent):
-            times = event.next_time
-            times = self.function(times) if callable(times) else times
-            return dataclasses.replace(event, next_time=times, reset=self.reset(event.reset))
-        return dataclasses.replace(
-            event, guard=self.function(event.guard), reset=self.reset(event.reset),
-            active=self.function(event.active),
-        )  # fmt: skip
+    @property
+    def view(self) -> View:
+        """The functions of users, who see a `Motion`."""
+        return View(self.motion, lambda after: after.instant, Motion)
 
 
 def _slopes(now: Instant, a: Any) -> dict:

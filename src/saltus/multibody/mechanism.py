@@ -107,8 +107,8 @@ class Mechanism:
         way, parts = self._form(form, alpha, omega, xi)
         happenings = (*(c.event(self._world) for c in self.contacts), *self.events)
         return HybridSystem(
-            events=tuple(way.event(e) for e in happenings), rate=way.function(self.cost),
-            output=way.function(self.output), inputs=self.inputs, units=self.units,
+            events=way.view.events(happenings), rate=way.view.function("cost", self.cost),
+            output=way.view.function("output", self.output), inputs=self.inputs, units=self.units,
             modes=tuple(self.model.phases or ()),
             check_start=lambda now, p: self._check(form, now, p), **parts,
         )  # fmt: skip
