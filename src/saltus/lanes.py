@@ -192,6 +192,9 @@ def _fits(jaxpr: Any) -> bool:
         if name == "dot_general":
             if not _small_dot(eqn):
                 return False
+        elif name == "custom_linear_solve":
+            if not _fits(eqn.params["jaxprs"].solve.jaxpr):
+                return False
         elif name not in _KNOWN or _library_sum(eqn):
             return False
         for sub in jex.jaxprs_in_params(eqn.params):

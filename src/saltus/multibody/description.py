@@ -43,6 +43,7 @@ class Description:
     potential: Callable | None
     kinetic: Callable | None
     phases: Mapping[str, Sequence[str]] | None
+    sparsity: str = "detect"
 
     # -- constraints ------------------------------------------------------------------------------
     def rows(self, now: Instant, p: Any) -> Rows:

@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from ..invariants import ROUNDS
 from ..linalg import pseudo_inverse
 from ..system import Instant
+from .coupling import Dense, Narrow, multipliers
 from .description import Description
 from .motion import Motion
 
@@ -103,38 +104,50 @@ class Equations:
         r"""$S^{-1}$ on the independent rows, zero elsewhere."""
         return pseudo_inverse(self.slope @ self.give)
 
+    def softer(self, soft: Any) -> Any:
+        r"""$(S + \operatorname{diag}(soft))^{-1}$."""
+        return pseudo_inverse(self.slope @ self.give + jnp.diag(soft))
+
+    @functools.cached_property
+    def multipliers(self) -> Dense | Narrow:
+        """How they are computed."""
+        return multipliers(self)
+
     @functools.cached_property
     def constrained(self) -> tuple[Any, Any]:
         """Accelerations and multipliers (M61)."""
-        return self.pulled(self.compliance, self.gamma)
+        return self.pulled(None, self.gamma)
 
     def softened(self, alpha: Any, omega: Any, xi: Any) -> tuple[Any, Any]:
         r"""The same with multipliers $\lambda^* = -\alpha(\ddot\Phi + 2\xi\omega\dot\Phi +
         \omega^2\Phi)$ (M64)."""
         drift = 2 * xi * omega * self.velocity(self.t, self.q, self.v)
         wanted = self.gamma + drift + omega**2 * self.position(self.t, self.q)
-        soft = jnp.diag(1.0 / jnp.broadcast_to(jnp.asarray(alpha, float), (self.count,)))
-        return self.pulled(pseudo_inverse(self.slope @ self.give + soft), wanted)
+        soft = 1.0 / jnp.broadcast_to(jnp.asarray(alpha, float), (self.count,))
+        return self.pulled(soft, wanted)
 
-    def pulled(self, compliance: Any, wanted: Any) -> tuple[Any, Any]:
-        r"""$\lambda = -C (G W F + wanted)$ and the accelerations with it."""
+    def pulled(self, soft: Any, wanted: Any) -> tuple[Any, Any]:
+        r"""$\lambda = -(S + \operatorname{diag}(soft))^{-1} (G W F + wanted)$ and the accelerations
+        with it."""
         free = self.divide(self.force)
         if not self.count:
             return free, jnp.zeros((0,))
-        lam = -compliance @ (self.slope @ free + wanted)
-        return free + self.give @ lam, lam
+        rows = self.multipliers
+        lam = -rows.solver(soft)(rows.across(free) + wanted)
+        return free + rows.moved(lam), lam
 
     def projected(self) -> tuple[Any, Any]:
         """Coordinates and velocities moved onto the constraints, as little as inertia allows (M62).
 
         Newton's method with the matrices held: every round multiplies the distance by its size.
         """
-        back = self.give @ self.compliance
+        rows = self.multipliers
+        solve = rows.solver()
         q, v = self.q, self.v
         for _ in range(ROUNDS):
-            q = q - back @ self.position(self.t, q)
+            q = q - rows.moved(solve(self.position(self.t, q)))
         for _ in range(ROUNDS):
-            v = v - back @ self.velocity(self.t, q, v)
+            v = v - rows.moved(solve(self.velocity(self.t, q, v)))
         return q, v
 
     def energy(self) -> Any:

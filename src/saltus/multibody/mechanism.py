@@ -38,6 +38,10 @@ class Mechanism:
     `impacts` says what several contacts that close at one instant do: "one by one" (in order of
     declaration, again and again until none is approaching) or "together" (one impulse system for
     all). They are different models of something that rigid bodies do not determine.
+
+    `sparsity="detect"` finds out which constraints move the same coordinates; where each shares
+    them with few others, as in a chain, and `mass` is one for each coordinate, the cost then grows
+    with the number of constraints instead of its cube. "dense" does without.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Mechanism:
         inputs: Any = None,
         units: dict | None = None,
         impacts: Literal["one by one", "together"] = "one by one",
+        sparsity: Literal["detect", "dense"] = "detect",
     ):
         if (mass is None) == (kinetic is None):
             raise TypeError(
@@ -66,12 +71,14 @@ class Mechanism:
             raise ValueError(
                 f'Mechanism: impacts is {impacts!r}, expected "one by one" or "together".'
             )
+        if sparsity not in ("detect", "dense"):
+            raise ValueError(f'Mechanism: sparsity is {sparsity!r}, expected "detect" or "dense".')
         if phases is not None and constraint is None:
             raise TypeError(
                 "Mechanism: phases say which constraints are in force, but there is no constraint. "
                 "Write constraint=lambda now, p: {...}."
             )
-        self.model = Description(mass, force, constraint, potential, kinetic, phases)
+        self.model = Description(mass, force, constraint, potential, kinetic, phases, sparsity)
         self.contacts = (contacts,) if hasattr(contacts, "event") else tuple(contacts)
         self.events = (events,) if isinstance(events, Event | TimeEvent) else tuple(events)
         _check_contacts(self.contacts, tuple(phases or ()))
