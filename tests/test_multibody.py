@@ -220,20 +220,82 @@ def rod_on_two_feet(impacts):
     )
 
 
+def struck_in_turn(fall, e):
+    """Speed and rate of the rod after impacts of its left and right end, until none falls."""
+    speed, rate, side = fall, 0.0, -1.0
+    while min(speed - rate, speed + rate) < 0:
+        push = -(1 + e) * (speed + side * rate) / (1.0 + 3.0)
+        speed, rate, side = speed + push, rate + 3.0 * side * push, -side
+    return speed, rate
+
+
 def test_two_feet_that_land_together_are_two_models():
-    """Together, the rod jumps back as it came; one by one, the first impact turns it."""
+    """Together, the rod jumps back as it came; one by one, the impacts leave it turning."""
     p = {"e": 0.5}
-    turn = {}
-    for impacts in ("together", "one by one"):
+    fall = -np.sqrt(2 * 9.81)
+    expected = {"together": (-0.5 * fall, 0.0), "one by one": struck_in_turn(fall, 0.5)}
+    for impacts, (speed, rate) in expected.items():
         rod = rod_on_two_feet(impacts)
         start = rod.start({"y": 1.0, "turn": 0.0}, None, p)
-        sol = saltus.solve(rod.system(), start, p, 0.6, method=TIGHT)
-        turn[impacts] = float(sol.final.x["v"]["turn"])
-        before, after = sol.events.before.x["v"]["y"], sol.events.after.x["v"]["y"]
-        if impacts == "together":
-            np.testing.assert_allclose(after[0], -0.5 * before[0], rtol=1e-12)
-    np.testing.assert_allclose(turn["together"], 0.0, atol=1e-12)
-    assert abs(turn["one by one"]) > 0.5
+        v = saltus.solve(rod.system(), start, p, 0.6, method=TIGHT).events.after.x["v"]
+        np.testing.assert_allclose([v["y"][-1], v["turn"][-1]], [speed, rate], atol=1e-12)
+
+
+def row_of_balls(count, e, impacts="one by one"):
+    """Balls on a line that touch where their coordinates are equal."""
+    touching = [
+        contact(f"{k}", gap=lambda now, p, k=k: now.q["x"][k + 1] - now.q["x"][k], restitution=e)
+        for k in range(count - 1)
+    ]
+    return Mechanism(mass=1.0, contacts=touching, impacts=impacts)
+
+
+@pytest.mark.parametrize(
+    "x, v, after",
+    [
+        ([-1.0, 0.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 0.0, 1.0]),
+        ([-1.0, -1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1.0, 1.0]),
+        ([-1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]),
+    ],
+)
+def test_touching_balls_are_struck_until_none_approaches(x, v, after):
+    balls = row_of_balls(3, 1.0)
+    start = balls.start({"x": jnp.array(x)}, {"x": jnp.array(v)})
+    final = saltus.solve(balls.system(), start, None, 3.0).final.x
+    np.testing.assert_allclose(final["v"]["x"], after, atol=1e-12)
+    assert np.all(np.diff(final["q"]["x"]) > -1e-12)
+
+
+@pytest.mark.parametrize("impacts", ["one by one", "together"])
+@pytest.mark.parametrize("e", [0.3, 0.9])
+def test_touching_balls_that_lose_energy_never_end_up_approaching(impacts, e):
+    """An endless sequence of ever weaker impacts is one the library may also refuse, by name."""
+    balls = row_of_balls(4, e, impacts)
+    start = balls.start(
+        {"x": jnp.array([-1.0, -1.0, 0.0, 0.0])}, {"x": jnp.array([1.0, 1.0, 0, 0])}
+    )
+    sol = saltus.solve(balls.system(), start, None, 2.0, throw=False)
+    v, x = sol.last.x["v"]["x"], sol.last.x["q"]["x"]
+    np.testing.assert_allclose(jnp.sum(v), 2.0, rtol=1e-9)
+    if sol.result == saltus.Result.success:
+        assert np.all(np.diff(v) > -1e-9) and np.all(np.diff(x) > -1e-9)
+    else:
+        assert sol.result in (saltus.Result.endless_chain, saltus.Result.resting_contact)
+
+
+def test_bodies_inside_each_other_at_the_start_are_refused():
+    ball = thrown()
+    start = ball.start({"x": 0.0, "y": -0.1}, None, BALL)
+    with pytest.raises(ValueError, match=r'contact "ground" is -0\.1 at the start'):
+        saltus.solve(ball.system(), start, BALL, 1.0)
+
+
+def test_a_contact_may_change_the_discrete_state_as_well():
+    counted = thrown(
+        restitution=0.5, then=lambda now, p: now.replace(d={"hits": now.d["hits"] + 1})
+    )
+    start = counted.start({"x": 0.0, "y": 1.0}, None, BALL, d={"hits": 0})
+    assert saltus.solve(counted.system(), start, BALL, 1.0).final.d["hits"] == 2
 
 
 def test_a_plastic_impact_conserves_momentum_along_what_is_free():

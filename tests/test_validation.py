@@ -98,6 +98,13 @@ def test_an_activity_that_is_a_number():
 # -- objects ------------------------------------------------------------------------------------
 
 
+def test_an_activity_that_changes_between_events():
+    with pytest.raises(ValueError, match=r"active depends on now\.x"):
+        attempt(events=[bounce(active=lambda now, p: now.x["h"] > 1.0)])
+    with pytest.raises(ValueError, match=r"active depends on now\.t"):
+        attempt(events=[bounce(active=lambda now, p: now.t > 1.0)])
+
+
 @pytest.mark.parametrize(
     "make, words",
     [

@@ -23,7 +23,14 @@ from .checks import (
     time_leaf,
     truth_leaf,
 )
-from .equations import check_count, check_given, constraint, jacobian_pattern, residual_leaves
+from .equations import (
+    check_active,
+    check_count,
+    check_given,
+    constraint,
+    jacobian_pattern,
+    residual_leaves,
+)
 from .invariants import invariant
 from .leaves import Leaves, aval, split
 from .model import Action, Fn, Model, Par
@@ -377,7 +384,9 @@ def _guarded(owner: str, tracer: Tracer, event: Event, new: Action) -> Action:
     found: dict = {}
     guard = tracer.fn(guard_leaves(owner, event.guard, found))
     active = None if event.active is None else tracer.fn(truth_leaf(owner, event.active))
+    if active is not None:
+        check_active(owner, active, tracer)
     return dataclasses.replace(
         new, direction=DIRECTIONS[event.direction], level=event.when == "level",
-        size=found["size"], guard=guard, active=active,
+        size=found["size"], guard=guard, active=active, contact=event.when == "contact",
     )  # fmt: skip

@@ -267,6 +267,18 @@ def _looks(action: Action, tracer: Any) -> bool:
     return _used(fn, 0, [fn.traced.n_consts + k for k in tracer.place_z])
 
 
+def check_active(owner: str, fn: Fn, tracer: Any) -> None:
+    """A guard is put in force at events: its condition must not change between them."""
+    moving = {"t": [0], "x": tracer.place_x, "z": tracer.place_z}
+    for name, places in moving.items():
+        if _used(fn, 0, [fn.traced.n_consts + k for k in places]):
+            raise ValueError(
+                f"{owner}: active depends on now.{name}, which changes between events, but a guard "
+                "is put in or out of force at events only. Let another event change d (or the "
+                "mode), and read that: active=lambda now, p: now.d == 1."
+            )
+
+
 LARGE = 40  # unknowns from which a Jacobian is worth looking for zeros
 
 

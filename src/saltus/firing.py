@@ -132,6 +132,9 @@ def _guards_after(
         contact = action.reset is not None and not action.terminal
         if starting and not contact:
             side = jnp.where(side == FRESH, FIRED, side)
+        if action.contact and not starting:
+            turned = fires(jnp.sign(here.slopes[j]).astype(jnp.int32), action.direction * sig)
+            side = jnp.where((side == FIRED) & ~mine & turned, FRESH, side)
         if action.kink:
             side = 2 * c.at.i[model.place_flags] - 1
         sign = jnp.sign(value).astype(jnp.int32)

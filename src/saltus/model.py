@@ -64,6 +64,7 @@ class Action:
     direction: int = 0
     terminal: bool = False
     level: bool = False
+    contact: bool = False  # never to go beyond zero
     size: int | None = None  # members of a family; None for a scalar guard
     index: int = 0  # place among guards, pending times, tick counts or segments
     guard: Fn | None = None

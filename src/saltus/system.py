@@ -122,6 +122,11 @@ class Event:
     an array: a family of events, whose reset reads the member that fired as `now.member`.
     `active(now, p) -> bool` puts the guard in force only while it is true. A guard that comes into
     force when already beyond zero fires if `when="level"`, and waits for a crossing if `"edge"`.
+    `"contact"` is "edge" for a guard that must not go beyond zero: one that has just fired, and
+    that another reset of the same instant turns back to its firing side, fires again.
+
+    `active` may depend on modes, discrete states and parameters only: it is looked at where the
+    solve starts and after every event.
     """
 
     name: str
@@ -129,7 +134,7 @@ class Event:
     reset: Callable | None = None
     direction: Direction = "falling"
     terminal: bool = False
-    when: Literal["edge", "level"] = "edge"
+    when: Literal["edge", "level", "contact"] = "edge"
     active: Callable | None = None
 
     def __post_init__(self):
@@ -143,9 +148,10 @@ class Event:
                 f"{owner}: direction is {self.direction!r}, expected one of 'falling', 'rising', "
                 "'either'. Write direction=\"rising\"."
             )
-        if self.when not in ("edge", "level"):
+        if self.when not in ("edge", "level", "contact"):
             raise ValueError(
-                f"{owner}: when is {self.when!r}, expected 'edge' or 'level'. Write when=\"edge\"."
+                f"{owner}: when is {self.when!r}, expected 'edge', 'level' or 'contact'. Write "
+                'when="edge".'
             )
 
 

@@ -186,13 +186,13 @@ def _shoot(
 
 
 def _sizes(legs: list[Solution]) -> np.ndarray:
-    """How large each state becomes on the way; 1 for what stays at zero."""
+    """How large each state becomes on the way; 1 for what stays at zero up to rounding."""
     seen = []
     for sol in legs:
         now = sol.at(np.linspace(float(sol.start), float(sol.last.t), POINTS))
         seen += [np.asarray(jax.vmap(lambda x: packed(x)[0])(now.x))]
     largest = np.nanmax(np.abs(np.concatenate(seen)), axis=0)
-    return np.where(largest > 0, largest, 1.0)
+    return np.where(largest > 1e-10 * np.max(largest, initial=0.0), largest, 1.0)
 
 
 def _placed(start: Instant, chosen: np.ndarray, y: Any) -> Instant:

@@ -33,6 +33,7 @@ class Contact:
     phases: tuple[str, ...] | None = None
     to: str | None = None
     below: Any = None
+    then: Callable | None = None
 
     def distance(self, at: Equations) -> Callable:
         """The gap as a function of (t, q)."""
@@ -48,11 +49,15 @@ class Contact:
     def event(self, world: World) -> Event:
         return Event(
             self.name, guard=self.gap, reset=lambda now, p: self.hit(world, now, p),
-            active=world.only_in(self.phases),
+            active=world.only_in(self.phases), when="contact",
         )  # fmt: skip
 
     def hit(self, world: World, now: Motion, p: Any) -> Motion:
         """The motion after the impact."""
+        after = self._struck(world, now, p)
+        return after if self.then is None else self.then(after, p)
+
+    def _struck(self, world: World, now: Motion, p: Any) -> Motion:
         before = Equations(world.model, now.instant, p)
         normal, speed = self.directed(before)
         rate = normal @ before.v + speed
@@ -164,6 +169,7 @@ def contact(
     phases: str | Sequence[str] | None = None,
     to: str | None = None,
     below: Any = None,
+    then: Callable | None = None,
 ) -> Contact:
     r"""A contact that closes when `gap(now, p)` falls to zero.
 
@@ -172,7 +178,8 @@ def contact(
     one. `friction` is Coulomb's coefficient; `slip(now, p)` is then the coordinate along which the
     bodies slide. All may be numbers or functions `(now, p)`. `phases` names the phases in which
     the contact can happen. `to` is a phase to enter: its constraints take hold with an impulse,
-    whatever the restitution, or only for impacts slower than `below`.
+    whatever the restitution, or only for impacts slower than `below`. `then(now, p)` is what else
+    changes: `now.replace(d=...)`.
     """
     if friction is not None and slip is None:
         raise ValueError(
@@ -184,7 +191,9 @@ def contact(
             f'contact "{name}": below={below!r} says when to come to rest, and to= in which phase. '
             'Write to="resting", and that phase in phases={{...}} of the mechanism.'
         )
-    return Contact(name, gap, restitution, friction, normal, slip, _phases(phases), to, below)
+    return Contact(
+        name, gap, restitution, friction, normal, slip, _phases(phases), to, below, then
+    )  # fmt: skip
 
 
 def ground(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from ..animate import animate
 from ..leaves import picture
+from ..solution import Solution
 from ..system import Event, HybridSystem, Instant, TimeEvent
 from ..trace import is_tracer
 from .assembly import Assembly, assembled, checked, positive_mass, report
@@ -132,6 +136,7 @@ class Mechanism:
 
     def _check(self, form: str, now: Instant, p: Any) -> None:
         positive_mass(self.model, now, p)
+        self._check_gaps(now, p)
         if form == "index2" and self.model.constraint is not None and not is_traced((now, p)):
             found = report(self.model, now, p)
             if found.redundant:
@@ -140,6 +145,27 @@ class Mechanism:
                     "others, so that the multipliers of the index-2 form are not determined. Leave "
                     'them out, or use system("index1") or system("penalty").'
                 )
+
+    def _check_gaps(self, now: Instant, p: Any) -> None:
+        """Bodies that are inside each other at the start would never touch."""
+        if is_traced((now, p)):
+            return
+        room = 1e-8 * (1.0 + max(float(np.max(np.abs(v))) for v in jax.tree.leaves(now.x["q"])))
+        for c in self._world.contacts:
+            here = c.phases is None or now.mode in (*c.phases, *map(self._number, c.phases))
+            gap = float(c.gap(Motion(now), p)) if here else 0.0
+            if gap < -room:
+                raise ValueError(
+                    f'Mechanism: the gap of contact "{c.name}" is {gap:.3g} at the start: the '
+                    "bodies are inside each other. Start with gaps that are not negative."
+                )
+
+    def _number(self, phase: str) -> int:
+        return list(self.model.phases or ()).index(phase)
+
+    def animate(self, sol: Solution, points: Callable, *args: Any, **options: Any) -> Path:
+        """A film of a motion, as `saltus.animate` makes it; `points(now, p)` reads `now.q`."""
+        return animate(sol, lambda now, p: points(Motion(now), p), *args, **options)
 
     def start(
         self,
