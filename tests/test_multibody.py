@@ -290,6 +290,74 @@ def test_bodies_inside_each_other_at_the_start_are_refused():
         saltus.solve(ball.system(), start, BALL, 1.0)
 
 
+def test_a_gap_within_rounding_of_zero_is_closed():
+    """A solve may start where another one ended, at an impact."""
+    ball = thrown(restitution=1.0)
+    for height in (1e-16, 0.0, -1e-300, -1e-16):
+        start = ball.start({"x": 0.0, "y": height}, {"x": 0.0, "y": -1.0}, BALL)
+        sol = saltus.solve(ball.system(), start, BALL, 0.1)
+        assert sol.events.count == 1 and sol.final.x["q"]["y"] > 0.0
+
+
+def test_only_contacts_in_force_take_part_in_an_impact_together():
+    room = Mechanism(
+        mass=1.0,
+        constraint=lambda now, p: {"held": now.q["x"] - 9.0},
+        phases={"open": (), "shut": "held"},
+        impacts="together",
+        contacts=[
+            contact("floor", lambda now, p: now.q["y"], restitution=1.0),
+            contact("gate", lambda now, p: now.q["x"], restitution=1.0, phases="shut"),
+        ],
+    )
+    final = run(room, {"x": 1.0, "y": 1.0}, {"x": -1.0, "y": -1.0}, t1=2.0, phase="open").final
+    np.testing.assert_allclose([final.x["q"]["x"], final.x["q"]["y"]], [-1.0, 1.0], atol=1e-12)
+
+
+def test_a_constraint_that_would_have_to_pull_from_the_beginning_lets_go():
+    lifted = Mechanism(
+        mass=1.0,
+        force=lambda now, p: {"y": 1.0},
+        constraint=lambda now, p: {"foot": now.q["y"]},
+        phases={"fly": (), "stick": "foot"},
+        contacts=release("leave", lambda now, p: now.lam["foot"], phases="stick", to="fly"),
+    )
+    final = run(lifted, {"y": 0.0}, t1=2.0, phase="stick").final
+    np.testing.assert_allclose(final.x["q"]["y"], 2.0, rtol=1e-9)
+
+
+def test_velocities_of_a_jump_that_are_not_given_stay():
+    kick = jump(
+        "kick",
+        guard=lambda now, p: now.q["r"][1],
+        velocities=lambda now, p: {"r": jnp.array([99.0, 3.0])},
+        given={"r": np.array([False, True])},
+    )
+    fall = Mechanism(mass=1.0, force=lambda now, p: {"r": jnp.array([0.0, -9.81])}, contacts=kick)
+    sol = run(fall, {"r": jnp.array([0.0, 1.0])}, {"r": jnp.array([1.0, 0.0])}, t1=0.6)
+    np.testing.assert_allclose(sol.events.after.x["v"]["r"][0], [1.0, 3.0], rtol=1e-12)
+
+
+def test_constraints_that_come_to_contradict_each_other_are_no_success():
+    torn = Mechanism(
+        mass=1.0,
+        constraint=lambda now, p: {"a": now.q["x"], "b": now.q["x"] - 0.1 * now.t**2},
+    )
+    with pytest.warns(UserWarning, match="follow from the others"):
+        start = torn.start({"x": 0.0, "y": 0.0})
+    with pytest.raises(saltus.SolveError, match="contradict each other"):
+        saltus.solve(torn.system(), start, None, 1.0)
+
+
+def test_energies_and_residuals_of_many_instants():
+    swing = pendulum()
+    sol = saltus.solve(swing.system(), hanging(swing, PENDULUM, 1.0), PENDULUM, 1.0)
+    now = sol.at(jnp.array([0.1, 0.5, 0.9]))
+    energy = swing.energy(hanging(swing, PENDULUM, 1.0), PENDULUM)
+    np.testing.assert_allclose(swing.energy(now, PENDULUM), energy, rtol=1e-6)
+    assert swing.residuals(now, PENDULUM)["position"]["rod"].shape == (3,)
+
+
 def test_a_contact_may_change_the_discrete_state_as_well():
     counted = thrown(
         restitution=0.5, then=lambda now, p: now.replace(d={"hits": now.d["hits"] + 1})
@@ -550,6 +618,19 @@ def test_a_kinetic_energy_gives_the_inertia_and_what_turns_with_it():
 
 
 # -- what is said when something is wrong ---------------------------------------------------------
+def constrained(constraint):
+    Mechanism(mass=1.0, constraint=constraint).start({"x": 0.0})
+
+
+def thrown_together(**more):
+    point = lambda now, p: (now.q["x"], now.q["y"])
+    Mechanism(mass=1.0, contacts=ground(point=point, **more), impacts="together")
+
+
+def run(mechanism, q, v=None, p=None, t1=1.0, **start):
+    return saltus.solve(mechanism.system(), mechanism.start(q, v, p, **start), p, t1)
+
+
 @pytest.mark.parametrize(
     "make, words",
     [
@@ -560,6 +641,27 @@ def test_a_kinetic_energy_gives_the_inertia_and_what_turns_with_it():
         (lambda: contact("c", lambda now, p: 1.0, below=0.1), "to="),
         (lambda: stop("s", lambda now, p: 1.0, at=0.0, side="left"), "above"),
         (lambda: pendulum().system("index3"), "index1"),
+        (lambda: pendulum().system("index1", alpha=1.0), "penalty"),
+        (lambda: pendulum().system("penalty", alpha=-1.0), "positive"),
+        (lambda: contact("c", lambda now, p: 1.0, restitution=-0.5), ">= 0"),
+        (lambda: thrown_together(friction=0.1), "together"),
+        (lambda: constrained(lambda now, p: {"roll": now.v["x"]}), "may not read now.v"),
+        (lambda: constrained(lambda now, p: {}), "Leave the constraint out"),
+        (lambda: run(thrown(), {"x": 0.0, "y": -0.1}, p=BALL), "inside each other"),
+        (
+            lambda: run(
+                Mechanism(mass=1.0, contacts=contact("c", lambda now, p: now.q["r"])),
+                {"r": jnp.ones(2)},
+            ),
+            "one number",
+        ),
+        (
+            lambda: run(
+                Mechanism(mass=1.0, contacts=ground(point=lambda now, p: now.q["y"])), {"y": 1.0}
+            ),
+            "two numbers",
+        ),
+        (lambda: saltus.solve(thrown(), None, None, 1.0), r"mechanism\.system\(\)"),
         (lambda: Mechanism(mass=1.0, contacts=[saltus.Event("e", lambda now, p: 1.0)]), "events="),
         (lambda: Mechanism(mass=1.0, contacts=contact("c", lambda now, p: 1.0, to="a")), "phases"),
         (lambda: hanging(pendulum(), {**PENDULUM, "m": 0.0}, 1.0), None),

@@ -70,9 +70,10 @@ _right: weakref.WeakSet[Model] = weakref.WeakSet()  # their given sparsity is th
 def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Parts]:
     """The shapes and leaves of everything a solve is given."""
     if not isinstance(system, HybridSystem):
+        write = "saltus.HybridSystem(flow=...), or saltus.automaton({...})"
+        write = "mechanism.system()" if hasattr(system, "system") else write
         raise TypeError(
-            f"solve: the system is {type(system).__name__}, expected a HybridSystem. "
-            "Write saltus.HybridSystem(flow=...), or saltus.automaton({...})."
+            f"solve: the system is {type(system).__name__}, expected a HybridSystem. Write {write}."
         )
     if not isinstance(start, Instant):
         raise TypeError(

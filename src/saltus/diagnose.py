@@ -33,7 +33,7 @@ def explain(sol: Any, result: Result) -> str:
         return f"{result.message} They pile up at t = {when:.10g}."
     fired = _fired(sol)
     if result == Result.inconsistent and model.invariant is not None:
-        return _not_kept(model, at, par, fired)
+        return _not_kept(model, at, par, fired, int(sol.tape.n) > 0)
     if result != Result.non_finite and (model.constraint is None or result not in ALGEBRAIC):
         return result.message
     broken = _broken_reset(sol, fired)
@@ -186,12 +186,14 @@ def _violation(model: Model, at: At, par: Par, fired: Action | None) -> str:
     )
 
 
-def _not_kept(model: Model, at: At, par: Par, fired: Action | None) -> str:
+def _not_kept(model: Model, at: At, par: Par, fired: Action | None, moved: bool) -> str:
     """Differential states that violate an invariant."""
     rule = model.invariant
     assert rule is not None
     where, advice = "of the start", "or let solve(..., repair=True) move them"
-    if fired is not None:
+    if moved:
+        where, advice = "at the end", "or the invariants: they contradict each other or the flow"
+    if fired is not None and fired.kind != "stop":
         where = f'after the reset of event "{fired.name}"'
         advice = "or, in a mechanism, let `saltus.multibody.jump` or `contact` make the reset"
     return (

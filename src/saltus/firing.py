@@ -87,6 +87,8 @@ def _guard_side(
     )
     landed = jnp.where(armed, jnp.where(waits, was, FRESH), jnp.where(was == INACTIVE, FRESH, was))
     side = jnp.where(zero, landed, side)
+    if action.contact:  # where it comes into force beyond zero, it counts as being there
+        side = jnp.where((was == INACTIVE) & firing_side, FRESH, side)
     side = jnp.where(fired, jnp.where(zero, FIRED, sign), side)
     return jnp.where(active, side, INACTIVE).astype(jnp.int32)
 
@@ -132,8 +134,11 @@ def _guards_after(
         contact = action.reset is not None and not action.terminal
         if starting and not contact:
             side = jnp.where(side == FRESH, FIRED, side)
-        if action.contact and not starting:
+        if contact and not starting and action.direction != 0:
+            # it has fired, and another reset of this instant turns it back to its firing side
             turned = fires(jnp.sign(here.slopes[j]).astype(jnp.int32), action.direction * sig)
+            if not action.contact:
+                turned = turned & (action.direction * sig * c.slopes[j] < 0)
             side = jnp.where((side == FIRED) & ~mine & turned, FRESH, side)
         if action.kink:
             side = 2 * c.at.i[model.place_flags] - 1

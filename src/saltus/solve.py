@@ -14,6 +14,7 @@ from .consistent import attached, begun
 from .control import PI
 from .firing import resolution
 from .implicit import still
+from .invariants import broken
 from .leaves import Leaves
 from .loop import Spec
 from .methods import Method, Radau5, Tsit5
@@ -69,13 +70,28 @@ def solve(
     capacity = ROWS_IN_JIT if max_steps is None else _count("max_steps", max_steps)
     log_size = EVENTS_IN_JIT if max_events is None else _count("max_events", max_events)
     knobs = _knobs(model, method, max_steps, max_events)
-    outcome = simulate(spec, at, par, knobs, capacity)
+    outcome = _kept(model, simulate(spec, at, par, knobs, capacity), par, knobs)
     tape, visits = _tape(spec, outcome, at, par, ts)
     sol = _solution(system, spec, tape, outcome, ts, visits, log_size)
     concrete = not is_tracer(sol.result)
     if throw and concrete and np.any(np.asarray(sol.result) > int(Result.terminated)):
         raise failure(sol)
     return sol
+
+
+def _kept(model: Model, outcome: Outcome, par: Par, knobs: Knobs) -> Outcome:
+    """A motion that could not be held on its invariants is not a success."""
+    if model.invariant is None:
+        return outcome
+    off = _off(model, *still((outcome.end, par)), knobs.rtol * knobs.asked, knobs.atol)
+    off = off & (outcome.code <= int(Result.terminated))
+    code = jnp.where(off, int(Result.inconsistent), outcome.code).astype(outcome.code.dtype)
+    return outcome._replace(code=code)
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def _off(model: Model, end: At, par: Par, rtol: Any, atol: Leaves) -> Any:
+    return broken(model, end, par, rtol, atol)
 
 
 def first_state(

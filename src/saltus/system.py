@@ -67,6 +67,7 @@ def _values(tree: Any) -> str:
     return np.array2string(np.asarray(tree), precision=8, separator=", ")
 
 
+SAID = re.compile(r"There, now\.|Model functions are called")  # a message that is complete
 WRONG_ARITY = re.compile(r"takes .*positional argument|missing \d+ required positional")
 
 
@@ -78,6 +79,8 @@ def called(owner: str, fn: Callable, now: Any, p: Any) -> Any:
         what = f"it reads {error}, which is not there" if isinstance(error, KeyError) else error
         raise ValueError(f"{owner}: {what}. {_names(now, p)}") from error
     except TypeError as error:
+        if SAID.search(str(error)):
+            raise
         if WRONG_ARITY.search(str(error)):
             raise TypeError(
                 f"{owner}: {error}. Model functions are called with (now, p): write "
@@ -122,8 +125,9 @@ class Event:
     an array: a family of events, whose reset reads the member that fired as `now.member`.
     `active(now, p) -> bool` puts the guard in force only while it is true. A guard that comes into
     force when already beyond zero fires if `when="level"`, and waits for a crossing if `"edge"`.
-    `"contact"` is "edge" for a guard that must not go beyond zero: one that has just fired, and
-    that another reset of the same instant turns back to its firing side, fires again.
+    `"contact"` is for a guard that must not go beyond zero, as the gap between two bodies: it also
+    fires where it comes into force a rounding error beyond zero, or where its own reset has
+    stopped it and another reset of the same instant pushes it on.
 
     `active` may depend on modes, discrete states and parameters only: it is looked at where the
     solve starts and after every event.

@@ -36,7 +36,7 @@ class Assembly:
     rank: int
     redundant: tuple[str, ...]  # constraints that follow from the others
     condition: float  # of the rest: large near a singular configuration
-    position: dict[str, float]  # residuals
+    position: dict[str, float]  # residuals, divided by the size of their gradients
     velocity: dict[str, float]
 
     @property
@@ -59,7 +59,9 @@ class Assembly:
         for what, values in (("position", self.position), ("velocity", self.velocity)):
             worst = max(values, key=lambda k: abs(values[k]), default=None)
             if worst is not None:
-                lines.append(f"largest {what} residual: {worst} = {values[worst]:.2e}")
+                lines.append(
+                    f"largest {what} residual, by its slope: {worst} = {values[worst]:.2e}"
+                )
         return "\n".join(lines)
 
 

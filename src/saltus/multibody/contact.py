@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..leaves import picture
 from ..system import Event, Instant
-from .description import Description
+from .description import Description, one_number
 from .equations import Equations
 from .impact import bounced, completed, direction, flat_mask, given_by, held, rubbed
 from .motion import Motion
@@ -37,7 +37,8 @@ class Contact:
 
     def distance(self, at: Equations) -> Callable:
         """The gap as a function of (t, q)."""
-        return lambda t, q: jnp.asarray(self.gap(at.seen(t, q, at.v), at.p), jnp.float64)
+        name = f'the gap of contact "{self.name}"'
+        return lambda t, q: one_number(name, self.gap(at.placed(t, q, name), at.p))
 
     def directed(self, at: Equations) -> tuple[Any, Any]:
         """The direction of the impulse, and how fast the gap closes without any velocity."""
@@ -48,9 +49,13 @@ class Contact:
 
     def event(self, world: World) -> Event:
         return Event(
-            self.name, guard=self.gap, reset=lambda now, p: self.hit(world, now, p),
+            self.name, guard=self.opening, reset=lambda now, p: self.hit(world, now, p),
             active=world.only_in(self.phases), when="contact",
         )  # fmt: skip
+
+    def opening(self, now: Motion, p: Any) -> Any:
+        """The gap at an instant."""
+        return one_number(f'the gap of contact "{self.name}"', self.gap(now, p))
 
     def hit(self, world: World, now: Motion, p: Any) -> Motion:
         """The motion after the impact."""
@@ -81,12 +86,15 @@ def _velocities(world: World, own: Contact, at: Equations, p: Any) -> Any:
         normal, speed = own.directed(at)
         tangent = jax.grad(lambda q: own.slip(at.seen(at.t, q, at.v), p))(at.q)  # type: ignore[misc]
         return rubbed(at, normal, speed, tangent, e, _value(own.friction, now, p))
-    others = [c for c in world.contacts if c is not own] if world.together else []
+    others = [c for c in world.contacts if c is not own and c.to is None]
+    others = others if world.together else []
     pairs = [c.directed(at) for c in (own, *others)]
     normals, speeds = jnp.stack([n for n, _ in pairs]), jnp.stack([s for _, s in pairs])
     restitution = jnp.stack([jnp.asarray(_value(c.restitution, now, p)) for c in (own, *others)])
     reach = CLOSED * (1.0 + jnp.max(jnp.abs(at.q)))
-    closed = [jnp.abs(c.distance(at)(at.t, at.q)) <= reach for c in others]
+    closed = [
+        (jnp.abs(c.distance(at)(at.t, at.q)) <= reach) & world.in_force(c, now, p) for c in others
+    ]
     return bounced(at, normals, speeds, restitution, jnp.stack([jnp.ones((), bool), *closed]))
 
 
@@ -117,6 +125,8 @@ class Jump:
         if self.given is not None:
             given = flat_mask(self.given)
         full = {**now.v, **value} if isinstance(now.v, dict) else value
+        if self.given is not None:
+            full = jax.tree.map(jnp.where, self.given, full, now.v)
         if jax.tree.structure(full) != jax.tree.structure(now.v):
             raise ValueError(
                 f'jump "{self.name}": velocities returned {picture(value)}, expected fields of v: '
@@ -141,6 +151,10 @@ class World:
 
     def equations(self, now: Instant, p: Any) -> Equations:
         return Equations(self.model, now, p)
+
+    def in_force(self, contact: Contact, now: Motion, p: Any) -> Any:
+        only = self.only_in(contact.phases)
+        return True if only is None else only(now, p)
 
     def only_in(self, phases: Sequence[str] | None) -> Callable | None:
         """Whether the phase is one of these."""
@@ -186,10 +200,13 @@ def contact(
             f'contact "{name}": friction needs the direction in which the bodies slide. Write '
             'slip=lambda now, p: now.q["x"], the coordinate along the surface.'
         )
+    for what, value in (("restitution", restitution), ("friction", friction)):
+        if isinstance(value, int | float) and value < 0:
+            raise ValueError(f'contact "{name}": {what} is {value}, expected a number >= 0.')
     if below is not None and to is None:
         raise ValueError(
             f'contact "{name}": below={below!r} says when to come to rest, and to= in which phase. '
-            'Write to="resting", and that phase in phases={{...}} of the mechanism.'
+            'Write to="resting", and that phase in phases={...} of the mechanism.'
         )
     return Contact(
         name, gap, restitution, friction, normal, slip, _phases(phases), to, below, then
@@ -207,11 +224,19 @@ def ground(
 ) -> Contact:
     """A floor under `point(now, p)`, a pair of horizontal and vertical coordinates.
 
-    `y` is its height: a number, or a function `(x, p)` for uneven ground.
+    `y` is its height: a number, or a function `(x, p)` for uneven ground. The rest is as for
+    `contact`; bodies slide along the horizontal.
     """
 
     def gap(now: Motion, p: Any) -> Any:
-        along, up = point(now, p)
+        place = point(now, p)
+        pair = isinstance(place, tuple | list) and len(place) == 2
+        if not pair and getattr(place, "shape", None) != (2,):
+            raise ValueError(
+                f'ground "{name}": point returned {picture(place)}, expected two numbers, '
+                "horizontal and vertical."
+            )
+        along, up = place
         return up - (y(along, p) if callable(y) else y)
 
     slip = None if friction is None else (lambda now, p: point(now, p)[0])
@@ -260,7 +285,8 @@ def jump(
 def release(
     name: str, force: Callable, *, to: str, phases: str | Sequence[str] | None = None
 ) -> Event:
-    """A constraint that lets go when `force(now, p)`, say `now.lam["foot"][1]`, falls to zero."""
+    """A constraint that lets go when `force(now, p)`, say `now.lam["foot"][1]`, falls to zero, or
+    is negative where its phase begins."""
     return _Release(name, force, to=to, phases=_phases(phases))  # type: ignore[return-value]
 
 
@@ -273,6 +299,6 @@ class _Release:
 
     def event(self, world: World) -> Event:
         return Event(
-            self.name, guard=self.force, active=world.only_in(self.phases),
+            self.name, guard=self.force, active=world.only_in(self.phases), when="level",
             reset=lambda now, p: now.replace(mode=world.modes.index(self.to)),
         )  # fmt: skip

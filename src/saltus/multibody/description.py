@@ -50,8 +50,13 @@ class Description:
         """The structure of the constraint, without computing anything."""
         if isinstance(now.mode, str):
             now = now.replace(mode=jnp.zeros((), jnp.int32))
-        tree = jax.eval_shape(lambda: self._constraint(Motion(now), p))
+        tree = jax.eval_shape(lambda: self._constraint(Motion(now, frozen="constraint"), p))
         flat, treedef = jax.tree.flatten(tree)
+        if self.constraint is not None and not flat:
+            raise ValueError(
+                f"Mechanism: constraint returned {picture(tree)}, expected numbers that are zero. "
+                "Leave the constraint out where there is none."
+            )
         shapes = tuple(v.shape for v in flat)
         blank = jax.tree.map(lambda s: np.zeros(s.shape), tree)
         labels = [n or "constraint" for n in split(blank)[0].names()]
@@ -98,7 +103,7 @@ class Description:
         n = at.q.size
         if self.kinetic is not None:
             return jax.hessian(lambda v: self._kinetic(at, at.t, at.q, v))(at.v)
-        now = at.seen(at.t, at.q, at.v)
+        now = at.placed(at.t, at.q, "mass")
         value = called("mass", self.mass, now, at.p) if callable(self.mass) else self.mass
         if jax.tree.structure(value) == jax.tree.structure(now.q):
             try:
@@ -133,11 +138,7 @@ class Description:
                     f"Mechanism: force returned {picture(value)}, expected the fields of q: "
                     f"{picture(now.q)}."
                 )
-            wide = jax.tree.map(
-                lambda f, q: jnp.broadcast_to(jnp.asarray(f, jnp.float64), jnp.shape(q)),
-                value, now.q,
-            )  # fmt: skip
-            total = total + ravel_pytree(wide)[0]
+            total = total + ravel_pytree(jax.tree.map(_wide, value, now.q))[0]
         if self.potential is not None:
             total = total - jax.grad(lambda q: self._potential(at, at.t, q))(at.q)
         if self.kinetic is not None:
@@ -152,10 +153,34 @@ class Description:
         return turn - jax.jvp(lambda t, q: momentum(t, q, at.v), (at.t, at.q), along)[1]
 
     def _kinetic(self, at: Any, t: Any, q: Any, v: Any) -> Any:
-        return jnp.asarray(called("kinetic", self.kinetic, at.seen(t, q, v), at.p))  # type: ignore[arg-type]
+        value = called("kinetic", self.kinetic, at.seen(t, q, v), at.p)  # type: ignore[arg-type]
+        return one_number("kinetic", value)
 
     def _potential(self, at: Any, t: Any, q: Any) -> Any:
-        return jnp.asarray(called("potential", self.potential, at.seen(t, q, at.v), at.p))  # type: ignore[arg-type]
+        now = at.placed(t, q, "potential")
+        value = called("potential", self.potential, now, at.p)  # type: ignore[arg-type]
+        return one_number("potential", value)
+
+    def kinetic_of(self, at: Any) -> Any:
+        if self.kinetic is not None:
+            return self._kinetic(at, at.t, at.q, at.v)
+        return 0.5 * at.v @ (at.mass * at.v if at.mass.ndim == 1 else at.mass @ at.v)
 
     def potential_of(self, at: Any) -> Any:
         return 0.0 if self.potential is None else self._potential(at, at.t, at.q)
+
+
+def one_number(owner: str, value: Any) -> Any:
+    """An energy or a distance: one number."""
+    if isinstance(value, tuple | list | dict) or jnp.shape(value) != ():
+        raise ValueError(f"Mechanism: {owner} returned {picture(value)}, expected one number.")
+    return jnp.asarray(value, jnp.float64)
+
+
+def _wide(force: Any, q: Any) -> Any:
+    force = jnp.asarray(force, jnp.float64)
+    if force.shape not in ((), jnp.shape(q)):
+        raise ValueError(
+            f"Mechanism: force returned {picture(force)} for a coordinate that is {picture(q)}."
+        )
+    return jnp.broadcast_to(force, jnp.shape(q))

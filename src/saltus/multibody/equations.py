@@ -42,10 +42,14 @@ class Equations:
         """The instant with other numbers, for the user's functions."""
         return Motion(self.now.replace(t=t, x={"q": self.join(q), "v": self.join(v)}))
 
+    def placed(self, t: Any, q: Any, owner: str) -> Motion:
+        """The same for functions of time and coordinates only."""
+        return Motion(self.now.replace(t=t, x={"q": self.join(q), "v": None}), frozen=owner)
+
     # -- constraints ------------------------------------------------------------------------------
     def position(self, t: Any, q: Any) -> Any:
         r"""$\Phi$; zero where a constraint is not in force."""
-        value = self.model.constraint_vector(self.seen(t, q, self.v), self.p)
+        value = self.model.constraint_vector(self.placed(t, q, "constraint"), self.p)
         return value if self.mask is None else jnp.where(self.mask, value, 0.0)
 
     def velocity(self, t: Any, q: Any, v: Any) -> Any:
@@ -152,5 +156,4 @@ class Equations:
 
     def energy(self) -> Any:
         """Kinetic and potential energy."""
-        product = self.mass * self.v if self.mass.ndim == 1 else self.mass @ self.v
-        return 0.5 * self.v @ product + self.model.potential_of(self)
+        return self.model.kinetic_of(self) + self.model.potential_of(self)

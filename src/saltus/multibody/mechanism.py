@@ -15,7 +15,7 @@ from ..leaves import picture
 from ..solution import Solution
 from ..system import Event, HybridSystem, Instant, TimeEvent
 from ..trace import is_tracer
-from .assembly import Assembly, assembled, checked, positive_mass, report
+from .assembly import Assembly, assembled, checked, numbered_mode, positive_mass, report
 from .contact import Contact, World
 from .description import Description
 from .equations import Equations
@@ -24,6 +24,7 @@ from .impact import held
 from .motion import Motion
 
 FORMS = ("index1", "index2", "penalty")
+PENALTY = {"alpha": 1e7, "omega": 10.0, "xi": 1.0}
 
 
 class Mechanism:
@@ -32,7 +33,9 @@ class Mechanism:
     Every function is `(now, p)`, with `now.q` and `now.v`, any pytree, and `now.t`.
 
     `mass` gives the mass matrix: a number, a mass for each coordinate (the fields of q), or a
-    matrix; `force` the fields of q. Or `kinetic` gives the kinetic energy, and its mass matrix and
+    matrix, whose rows are in the order of the leaves of q (those of a dict are sorted by name);
+    `force` the fields of q. A mass that depends on q has inertial forces: let `kinetic` give them.
+    Or `kinetic` gives the kinetic energy, and its mass matrix and
     inertial forces follow; `potential` adds the forces of a potential energy. `constraint` gives
     what is zero, any pytree. `phases` maps names to the constraints that are in force, for
     mechanisms that change them. `contacts` are made by `contact`, `ground`, `stop`, `jump` and
@@ -88,6 +91,12 @@ class Mechanism:
         _check_contacts(self.contacts, tuple(phases or ()))
         self.cost, self.output, self.inputs, self.units = cost, output, inputs, units
         touching = tuple(c for c in self.contacts if isinstance(c, Contact))
+        rough = [c.name for c in touching if c.friction is not None]
+        if impacts == "together" and rough:
+            raise ValueError(
+                f'Mechanism: contact "{rough[0]}" has friction, which impacts="together" does not '
+                'treat. Leave it out, or use impacts="one by one".'
+            )
         self._world = World(self.model, touching, impacts == "together")
         self._systems: dict[tuple, HybridSystem] = {}
 
@@ -95,9 +104,9 @@ class Mechanism:
         self,
         form: Literal["index1", "index2", "penalty"] = "index1",
         *,
-        alpha: Any = 1e7,
-        omega: Any = 10.0,
-        xi: Any = 1.0,
+        alpha: Any = None,
+        omega: Any = None,
+        xi: Any = None,
     ) -> HybridSystem:
         r"""The mechanism as a system for `solve`, with states `x = {"q": ..., "v": ...}`.
 
@@ -105,9 +114,11 @@ class Mechanism:
         and velocities projected onto them after every step. "index2": the stabilised DAE of Gear,
         Gupta and Leimkuhler, with multipliers `z = {"lam": ..., "mu": ...}`. "penalty": an ODE in
         which constraints are springs, $\lambda^* = -\alpha(\ddot\Phi + 2\xi\omega\dot\Phi +
-        \omega^2\Phi)$.
+        \omega^2\Phi)$, with `alpha` 1e7, `omega` 10 and `xi` 1 unless given.
         """
-        key = (form, alpha, omega, xi)
+        given = {"alpha": alpha, "omega": omega, "xi": xi}
+        _check_constants(form, given)
+        key = (form, *(PENALTY[k] if v is None else v for k, v in given.items()))
         if not all(isinstance(v, str | int | float) for v in key):
             return self._system(*key)
         if key not in self._systems:
@@ -153,7 +164,7 @@ class Mechanism:
         room = 1e-8 * (1.0 + max(float(np.max(np.abs(v))) for v in jax.tree.leaves(now.x["q"])))
         for c in self._world.contacts:
             here = c.phases is None or now.mode in (*c.phases, *map(self._number, c.phases))
-            gap = float(c.gap(Motion(now), p)) if here else 0.0
+            gap = float(c.opening(Motion(now), p)) if here else 0.0
             if gap < -room:
                 raise ValueError(
                     f'Mechanism: the gap of contact "{c.name}" is {gap:.3g} at the start: the '
@@ -211,17 +222,20 @@ class Mechanism:
         return report(self.model, now, p)
 
     def energy(self, now: Instant | Motion, p: Any) -> Any:
-        """Kinetic plus potential energy (forces that are not in `potential` do not count)."""
-        return self._at(now, p).energy()
+        """Kinetic plus potential energy (forces that are not in `potential` do not count).
+
+        Of many instants at once (`sol.at(ts)`) an array.
+        """
+        return self._over(lambda at: at.energy(), now, p)
 
     def residuals(self, now: Instant | Motion, p: Any) -> dict:
-        """What is left of the constraints of positions and of velocities."""
-        at = self._at(now, p)
-        velocity = at.velocity(at.t, at.q, at.v)
-        return {
-            "position": at.rows.join(at.position(at.t, at.q)),
-            "velocity": at.rows.join(velocity),
-        }
+        """What is left of the constraints of positions and of velocities, also of many instants."""
+
+        def both(at: Equations) -> dict:
+            position, velocity = at.position(at.t, at.q), at.velocity(at.t, at.q, at.v)
+            return {"position": at.rows.join(position), "velocity": at.rows.join(velocity)}
+
+        return self._over(both, now, p)
 
     def impact(self, now: Instant | Motion, p: Any, phase: str | None = None) -> Any:
         """The velocities after the constraints (those of `phase`) have taken hold: plastically."""
@@ -231,8 +245,19 @@ class Mechanism:
         at = Equations(self.model, instant, p)
         return at.join(held(at))
 
-    def _at(self, now: Instant | Motion, p: Any) -> Equations:
-        return Equations(self.model, now.instant if isinstance(now, Motion) else now, p)
+    def _over(self, fn: Callable, now: Instant | Motion, p: Any) -> Any:
+        """`fn` of the equations at an instant, or at each of many."""
+        instant = numbered_mode(self.model, now.instant if isinstance(now, Motion) else now)
+        one = lambda n: fn(Equations(self.model, n, p))
+        return jax.vmap(one)(instant) if jnp.ndim(instant.t) else one(instant)
+
+
+def _check_constants(form: str, given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None and form != "penalty":
+            raise ValueError(f'Mechanism: {name} is for the form "penalty", not "{form}".')
+        if isinstance(value, int | float) and value <= 0:
+            raise ValueError(f"Mechanism: {name} is {value}, expected a positive number.")
 
 
 def _check_contacts(contacts: tuple, phases: tuple[str, ...]) -> None:

@@ -17,18 +17,36 @@ class Motion:
     `now.replace(v=...)`.
     """
 
-    shown = ("q", "v", "d", "u")  # in messages
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """What messages show."""
+        return ("q", "d", "u") if self._frozen else ("q", "v", "d", "u")
 
-    def __init__(self, now: Instant, solved: Callable[[], tuple[Any, Any]] | None = None):
+    def __init__(
+        self,
+        now: Instant,
+        solved: Callable[[], tuple[Any, Any]] | None = None,
+        frozen: str | None = None,
+    ):
         self._now, self._solved = now, solved
+        self._frozen = frozen  # the function that must not look at velocities
 
     q = property(lambda self: self._now.x["q"], doc="the coordinates")
-    v = property(lambda self: self._now.x["v"], doc="their velocities")
     t = property(lambda self: self._now.t, doc="time")
     d = property(lambda self: self._now.d, doc="the discrete state")
     u = property(lambda self: self._now.u, doc="the inputs' current values")
     mode = property(lambda self: self._now.mode, doc="the phase, as an integer")
     member = property(lambda self: self._now.member, doc="the member of a family that fired")
+
+    @property
+    def v(self) -> Any:
+        """The velocities."""
+        if self._frozen is not None:
+            raise AttributeError(
+                f"{self._frozen} may not read now.v: it is a function of time and coordinates "
+                "(constraints of velocities, as of rolling, are not supported)"
+            )
+        return self._now.x["v"]
 
     @property
     def a(self) -> Any:
