@@ -385,7 +385,7 @@ def _guarded(owner: str, tracer: Tracer, event: Event, new: Action) -> Action:
     found: dict = {}
     guard = tracer.fn(guard_leaves(owner, event.guard, found))
     active = None if event.active is None else tracer.fn(truth_leaf(owner, event.active))
-    if active is not None:
+    if active is not None and not getattr(event.active, "changes_at_events", False):
         check_active(owner, active, tracer)
     return dataclasses.replace(
         new, direction=DIRECTIONS[event.direction], level=event.when == "level",
