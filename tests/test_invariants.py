@@ -114,7 +114,28 @@ def test_invariants_that_depend_on_each_other_do_no_harm():
     np.testing.assert_allclose(norm(sol.final.x), 1.0, atol=1e-14)
 
 
-def test_an_invariant_that_is_no_number_is_refused():
-    system = saltus.HybridSystem(flow, invariant=lambda now, p: "length")
-    with pytest.raises(TypeError, match="invariant returned"):
+@pytest.mark.parametrize(
+    "invariant, words",
+    [
+        (lambda now, p: "length", "invariant returned"),
+        (lambda now, p: length(now, p) == 0.0, "a difference and not a comparison"),
+    ],
+)
+def test_an_invariant_that_is_no_number_is_refused(invariant, words):
+    system = saltus.HybridSystem(flow, invariant=invariant)
+    with pytest.raises(TypeError, match=words):
         saltus.solve(system, START, P, 1.0)
+
+
+def test_a_flow_that_works_against_its_invariant_is_no_success():
+    """The projection cannot hold two numbers that contradict each other."""
+    torn = saltus.HybridSystem(
+        lambda now, p: {"a": 0.0, "b": 1.0},
+        invariant=lambda now, p: {"one": now.x["a"], "other": now.x["a"] - 0.1 * now.t**2},
+    )
+    start = saltus.Instant(0.0, {"a": 0.0, "b": 0.0})
+    for method in (saltus.Tsit5(), saltus.Radau5()):
+        with pytest.raises(saltus.SolveError, match="contradict each other"):
+            saltus.solve(torn, start, None, 1.0, method=method)
+    sol = jax.jit(lambda b: saltus.solve(torn, start.replace(x={"a": 0.0, "b": b}), None, 1.0))(0.0)
+    assert sol.result == saltus.Result.inconsistent and np.isnan(sol.final.x["b"])

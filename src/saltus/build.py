@@ -316,7 +316,8 @@ def _flow(
             moving += rate_leaves(called("rate", system.rate, now, p), found)
         return moving
 
-    residuals = residual_leaves(system, found)
+    write = "constraint=lambda now, p: {'kirchhoff': ...}"
+    residuals = residual_leaves("constraint", system.constraint, write, found)
     rows, kinks = None, None
     if system.constraint is not None:
         rows = tracer.fn(residuals)

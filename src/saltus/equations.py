@@ -23,32 +23,32 @@ from .system import HybridSystem, Instant, called
 from .trace import is_tracer, under_jit
 
 
-def residual_leaves(system: HybridSystem, found: dict) -> Any:
-    """The constraint leaf by leaf; its shape goes to `found`."""
+def residual_leaves(owner: str, fn: Any, write: str, found: dict) -> Any:
+    """Numbers that are zero on the solution, leaf by leaf; their shape goes to `found`."""
 
     def flat(now: Instant, p: Any) -> list:
-        value = called("constraint", system.constraint, now, p)  # type: ignore[arg-type]
+        value = called(owner, fn, now, p)
         shape, leaves, others = split(value, floats_only=True)
         if others or shape.statics or not leaves:
             raise TypeError(
-                f"constraint returned {picture(value)}, expected numbers that are zero on the "
-                "solution. Write constraint=lambda now, p: {'kirchhoff': ...}."
+                f"{owner} returned {picture(value)}, expected numbers that are zero on the "
+                f"solution. Write {write}."
             )
-        _only_floats(shape, value)
+        _only_floats(owner, shape, value)
         found["shape"] = shape
         return [jnp.asarray(v, jnp.float64) for v in leaves]
 
     return flat
 
 
-def _only_floats(shape: Shape, value: Any) -> None:
+def _only_floats(owner: str, shape: Shape, value: Any) -> None:
     """Equations are differentiated: neither truth values nor integers can be."""
     for name, leaf in zip(shape.names(), jax.tree.leaves(value), strict=True):
         dtype = jnp.result_type(leaf)
         if not jnp.issubdtype(dtype, jnp.floating):
             what = "a truth value" if jnp.issubdtype(dtype, jnp.bool_) else "an integer"
             raise TypeError(
-                f'constraint: equation "{name or "constraint"}" is {what}, expected a number that '
+                f'{owner}: equation "{name or owner}" is {what}, expected a number that '
                 'is zero on the solution. Write now.z["i"] - p["k"] * now.x["v"], a difference '
                 "and not a comparison."
             )

@@ -198,11 +198,15 @@ def settle(
     return choose(model, c, pairs)
 
 
+def asked(knobs: Knobs) -> tuple[Any, Leaves]:
+    """The tolerances as the user gave them, whatever the method makes of them."""
+    return knobs.rtol * knobs.asked, tuple(a * knobs.asked for a in knobs.atol)
+
+
 def _consistency(model: Model, at: At, par: Par, knobs: Knobs, found: Any, code: Any) -> Any:
     """Why the state after a jump (or at the start) cannot be gone on with, if so."""
-    atol = tuple(a * knobs.asked for a in knobs.atol)
-    off = violated(model, at, par, knobs.rtol * knobs.asked, atol)
-    off = off | broken(model, at, par, knobs.rtol * knobs.asked, atol)
+    rtol, atol = asked(knobs)
+    off = violated(model, at, par, rtol, atol) | broken(model, at, par, rtol, atol)
     if model.constraint is None:
         return jnp.where(off, int(Result.inconsistent), code).astype(code.dtype)
     finite = jnp.isfinite(sum(jnp.sum(v) for v in hidden(model, at, par)))

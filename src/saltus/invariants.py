@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from .checks import flow_leaves
-from .leaves import Leaves, picture, split
+from .equations import residual_leaves
+from .leaves import Leaves
 from .linalg import pseudo_inverse
 from .model import At, Invariant, Model, Par
-from .system import HybridSystem, Instant, called
+from .system import HybridSystem, Instant
 
 ROUNDS = 3  # of the projection: the distance falls by its own size in each
 
@@ -25,25 +26,15 @@ ROUNDS = 3  # of the projection: the distance falls by its own size in each
 def invariant(system: HybridSystem, tracer: Any, x: Leaves) -> Invariant:
     """What a system declares, traced and checked."""
     found: dict = {}
-
-    def flat(now: Instant, p: Any) -> list:
-        value = called("invariant", system.invariant, now, p)  # type: ignore[arg-type]
-        shape, leaves, others = split(value, floats_only=True)
-        if others or shape.statics or not leaves:
-            raise TypeError(
-                f"invariant returned {picture(value)}, expected numbers that the flow keeps at "
-                'zero. Write invariant=lambda now, p: now.x["a"]**2 + now.x["b"]**2 - 1.'
-            )
-        found["names"] = tuple(n or "invariant" for n in shape.names())
-        return [jnp.asarray(v, jnp.float64) for v in leaves]
-
+    write = 'invariant=lambda now, p: now.x["a"] ** 2 + now.x["b"] ** 2 - 1'
+    fn = tracer.fn(residual_leaves("invariant", system.invariant, write, found))
     onto = system.projection or nearest(system.invariant)  # type: ignore[arg-type]
 
     def there(now: Instant, p: Any) -> list:
         return flow_leaves(tracer.x, x, onto(now, p), now.z)
 
-    fn = tracer.fn(flat)
-    return Invariant(fn, found["names"], tracer.fn(there))
+    names = tuple(n or "invariant" for n in found["shape"].names())
+    return Invariant(fn, names, tracer.fn(there))
 
 
 def nearest(residual: Callable) -> Callable:

@@ -44,7 +44,7 @@ def projected(model: Model, at: At, par: Par) -> At:
     """
     rule = model.constraint
     if model.invariant is not None:
-        return _onto(model, at, par)
+        at = _onto(model, at, par)
     if rule is None or rule.highest == 1:
         return at
     n = model.nx

@@ -12,7 +12,7 @@ import numpy as np
 from .build import Built, Parts, build, dismantle
 from .consistent import attached, begun
 from .control import PI
-from .firing import resolution
+from .firing import asked, resolution
 from .implicit import still
 from .invariants import broken
 from .leaves import Leaves
@@ -83,7 +83,7 @@ def _kept(model: Model, outcome: Outcome, par: Par, knobs: Knobs) -> Outcome:
     """A motion that could not be held on its invariants is not a success."""
     if model.invariant is None:
         return outcome
-    off = _off(model, *still((outcome.end, par)), knobs.rtol * knobs.asked, knobs.atol)
+    off = _off(model, *still((outcome.end, par)), *asked(knobs))
     off = off & (outcome.code <= int(Result.terminated))
     code = jnp.where(off, int(Result.inconsistent), outcome.code).astype(outcome.code.dtype)
     return outcome._replace(code=code)

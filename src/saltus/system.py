@@ -216,8 +216,8 @@ class HybridSystem:
     matrix.
 
     `invariant` gives numbers that the flow keeps at zero (a length, an energy, a norm), any pytree.
-    They are checked at the start and after every reset, and every step ends with a projection onto
-    them, so that they do not drift.
+    They are checked at the start, after every reset and at the end, and every step ends with a
+    projection onto them, so that they do not drift.
     """
 
     flow: Callable

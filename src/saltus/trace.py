@@ -119,10 +119,7 @@ def _param(value: Any) -> Any:
 
 def operations(jaxpr: Any) -> int:
     """How many operations a program contains, those of inner programs included."""
-    return sum(
-        1 + sum(map(operations, jex.jaxprs_in_params(eqn.params)))  # pyright: ignore
-        for eqn in jaxpr.eqns
-    )
+    return sum(1 + sum(map(operations, jex.jaxprs_in_params(eqn.params))) for eqn in jaxpr.eqns)
 
 
 def under_jit() -> bool:
