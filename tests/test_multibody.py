@@ -202,6 +202,23 @@ def test_friction_takes_speed_until_the_point_sticks(speed, left):
     np.testing.assert_allclose(landing(ball, BALL, speed)["x"], left, atol=1e-12)
 
 
+def test_an_impulse_may_act_along_a_normal_of_its_own():
+    """Its length does not matter; the gap, which moves, is what bounces."""
+    falling = Mechanism(
+        mass={"x": 1.0, "y": 2.0},
+        force=lambda now, p: {"x": 0.0, "y": 0.0},
+        contacts=contact(
+            "floor", lambda now, p: 3.0 * (now.q["y"] - 0.5 * now.t), restitution=0.5,
+            normal=lambda now, p: {"x": 0.4 * p, "y": 0.8 * p},
+        ),
+    )  # fmt: skip
+    for length in (1.0, 7.0):
+        sol = run(falling, {"x": 0.0, "y": 1.0}, {"x": 0.0, "y": -1.0}, p=length, t1=0.8)
+        v = sol.events.after.x["v"]
+        np.testing.assert_allclose(v["y"][0] - 0.5, 0.5 * 1.5, rtol=1e-12)
+        np.testing.assert_allclose(v["x"][0], 0.5 * 2.0 * (v["y"][0] + 1.0), rtol=1e-12)
+
+
 def rod_on_two_feet(impacts):
     """A uniform rod of length 2 falls flat on two bumps under its ends."""
     feet = [
@@ -645,6 +662,7 @@ def run(mechanism, q, v=None, p=None, t1=1.0, **start):
         (lambda: pendulum().system("penalty", alpha=-1.0), "positive"),
         (lambda: contact("c", lambda now, p: 1.0, restitution=-0.5), ">= 0"),
         (lambda: thrown_together(friction=0.1), "together"),
+        (lambda: thrown(friction=0.1, normal=lambda now, p: now.q), "friction or a normal"),
         (lambda: constrained(lambda now, p: {"roll": now.v["x"]}), "may not read now.v"),
         (lambda: constrained(lambda now, p: {}), "Leave the constraint out"),
         (lambda: run(thrown(), {"x": 0.0, "y": -0.1}, p=BALL), "inside each other"),

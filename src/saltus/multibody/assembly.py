@@ -17,7 +17,7 @@ from ..factors import DEPENDENT, leading
 from ..implicit import still
 from ..leaves import split
 from ..linalg import pseudo_inverse
-from ..trace import is_tracer
+from ..tables import is_traced
 from .description import Description
 from .equations import Equations
 
@@ -128,22 +128,21 @@ def assembled(model: Description, now: Any, p: Any, hold: Sequence[str] = ()) ->
 def _assembled(model: Description, now: Any, p: Any, free: Any) -> Any:
     calm, quiet = still((now, p))
 
-    def step(at: Equations, q: Any) -> tuple[Any, Any]:
-        moved = Equations(model, at.now.replace(x={"q": at.join(q), "v": at.now.x["v"]}), at.p)
-        inner = moved.slope * free[None, :]
-        return inner.T @ pseudo_inverse(inner @ inner.T), moved
-
     first = Equations(model, calm, quiet)
 
+    def back_at(q: Any) -> Any:
+        here = calm.replace(x={"q": first.join(q), "v": calm.x["v"]})
+        inner = Equations(model, here, quiet).slope * free[None, :]
+        return inner.T @ pseudo_inverse(inner @ inner.T)
+
     def closer(_: Any, q: Any) -> Any:
-        back, _ = step(first, q)
-        change = back @ first.position(first.t, q)
+        change = back_at(q) @ first.position(first.t, q)
         largest = jnp.max(jnp.abs(change))
         room = 0.3 * (jnp.max(jnp.abs(q)) + 1e-3)  # no step so long that it leaves the branch
         return q - change * jnp.minimum(1.0, room / jnp.where(largest > 0, largest, 1.0))
 
     root = jax.lax.fori_loop(0, TRIES, closer, first.q)
-    back = still(step(first, root)[0])
+    back = still(back_at(root))
     at = Equations(model, now, p)
     q, v = at.q + still(root - first.q), at.v
     for _ in range(DEGREE):
@@ -167,20 +166,17 @@ def _named(q: Any, hold: Sequence[str]) -> np.ndarray:
 
 def checked(model: Description, now: Any, p: Any, assembled: bool) -> None:
     """Say what is wrong with a start, where its numbers are known."""
-    if any(map(is_tracer, jax.tree.leaves((now, p)))) or model.constraint is None:
+    if is_traced((now, p)) or model.constraint is None:
         return
     found = report(model, now, p)
     if not found.consistent:
-        what = (
-            "No coordinates that obey the constraints were found"
-            if assembled
-            else ("The start does not obey the constraints")
+        what, advice = (
+            "The start does not obey the constraints",
+            "Correct it, or write start(..., assemble=True) to move it onto them",
         )
-        advice = (
-            "Start from a better guess"
-            if assembled
-            else ("Correct it, or write start(..., assemble=True) to move it onto them")
-        )
+        if assembled:
+            what = "No coordinates that obey the constraints were found"
+            advice = "Start from a better guess"
         raise ValueError(f"Mechanism: {what}. {advice}.\n{found}")
     if found.condition > SINGULAR:
         warnings.warn(
@@ -200,7 +196,7 @@ def checked(model: Description, now: Any, p: Any, assembled: bool) -> None:
 
 def positive_mass(model: Description, now: Any, p: Any) -> None:
     """Every coordinate needs inertia."""
-    if any(map(is_tracer, jax.tree.leaves((now, p)))):
+    if is_traced((now, p)):
         return
     mass = np.asarray(_numbers(model, numbered_mode(model, now), p).mass)
     sizes = mass if mass.ndim == 1 else np.linalg.eigvalsh(0.5 * (mass + mass.T))

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ..leaves import picture
-from ..system import Event, Instant
+from ..system import Event
 from .description import Description, one_number
 from .equations import Equations
-from .impact import bounced, completed, direction, flat_mask, given_by, held, rubbed
+from .impact import bounced, completed, direction, flat_mask, given_by, held, pushed, rubbed
 from .motion import Motion
 
 CLOSED = 1e-8  # gaps, relative to the coordinates, that count as closed where impacts are together
@@ -40,12 +40,9 @@ class Contact:
         name = f'the gap of contact "{self.name}"'
         return lambda t, q: one_number(name, self.gap(at.placed(t, q, name), at.p))
 
-    def directed(self, at: Equations) -> tuple[Any, Any]:
-        """The direction of the impulse, and how fast the gap closes without any velocity."""
-        slope, speed = direction(at, self.distance(at))
-        if self.normal is not None:
-            slope = ravel_pytree(self.normal(at.seen(at.t, at.q, at.v), at.p))[0]
-        return slope, speed
+    def closing(self, at: Equations) -> tuple[Any, Any]:
+        """The gradient of the gap, and how fast it changes without any velocity."""
+        return direction(at, self.distance(at))
 
     def event(self, world: World) -> Event:
         return Event(
@@ -64,38 +61,46 @@ class Contact:
 
     def _struck(self, world: World, now: Motion, p: Any) -> Motion:
         before = Equations(world.model, now.instant, p)
-        normal, speed = self.directed(before)
-        rate = normal @ before.v + speed
-        free = _velocities(world, self, before, p)
         if self.to is None:
-            return now.replace(v=before.join(free))
+            return now.replace(v=before.join(_velocities(world, self, before, now)))
         there = world.modes.index(self.to)
-        after = world.equations(now.instant.replace(mode=jnp.asarray(there)), p)
+        after = Equations(world.model, now.instant.replace(mode=jnp.asarray(there)), p)
         caught = held(after)
         if self.below is None:
             return now.replace(v=before.join(caught), mode=there)
-        slow = -rate < _value(self.below, now, p)
+        slope, speed = self.closing(before)
+        slow = -(slope @ before.v + speed) < _value(self.below, now, p)
+        free = _velocities(world, self, before, now)
         mode = jnp.where(slow, there, now.mode).astype(jnp.int32)
         return now.replace(v=before.join(jnp.where(slow, caught, free)), mode=mode)
 
 
-def _velocities(world: World, own: Contact, at: Equations, p: Any) -> Any:
-    now = at.seen(at.t, at.q, at.v)
+def _velocities(world: World, own: Contact, at: Equations, now: Motion) -> Any:
+    """After an impact that stays in the phase."""
+    p, (slope, speed) = at.p, own.closing(at)
     e = _value(own.restitution, now, p)
+    if own.normal is not None:
+        return pushed(at, slope, speed, ravel_pytree(own.normal(now, p))[0], e)
     if own.friction is not None:
-        normal, speed = own.directed(at)
-        tangent = jax.grad(lambda q: own.slip(at.seen(at.t, q, at.v), p))(at.q)  # type: ignore[misc]
-        return rubbed(at, normal, speed, tangent, e, _value(own.friction, now, p))
-    others = [c for c in world.contacts if c is not own and c.to is None]
-    others = others if world.together else []
-    pairs = [c.directed(at) for c in (own, *others)]
-    normals, speeds = jnp.stack([n for n, _ in pairs]), jnp.stack([s for _, s in pairs])
+        along = _sliding(own, at)
+        return rubbed(at, slope, speed, along, e, _value(own.friction, now, p))
+    others = [c for c in world.contacts if c is not own and c.to is None and world.together]
+    pairs = [(slope, speed), *(c.closing(at) for c in others)]
+    slopes, speeds = jnp.stack([n for n, _ in pairs]), jnp.stack([s for _, s in pairs])
     restitution = jnp.stack([jnp.asarray(_value(c.restitution, now, p)) for c in (own, *others)])
     reach = CLOSED * (1.0 + jnp.max(jnp.abs(at.q)))
     closed = [
         (jnp.abs(c.distance(at)(at.t, at.q)) <= reach) & world.in_force(c, now, p) for c in others
     ]
-    return bounced(at, normals, speeds, restitution, jnp.stack([jnp.ones((), bool), *closed]))
+    return bounced(at, slopes, speeds, restitution, jnp.stack([jnp.ones((), bool), *closed]))
+
+
+def _sliding(own: Contact, at: Equations) -> Any:
+    """The gradient of the coordinate along which bodies slide."""
+    name = f'the slip of contact "{own.name}"'
+    assert own.slip is not None
+    slip = own.slip
+    return jax.grad(lambda q: one_number(name, slip(at.placed(at.t, q, name), at.p)))(at.q)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,21 +125,37 @@ class Jump:
         after = now.instant
         if self.to is not None:
             after = after.replace(mode=jnp.asarray(world.modes.index(self.to)))
-        at = world.equations(after, p)
-        value, given = given_by(self.velocities(now, p), now.q)
-        if self.given is not None:
-            given = flat_mask(self.given)
-        full = {**now.v, **value} if isinstance(now.v, dict) else value
-        if self.given is not None:
-            full = jax.tree.map(jnp.where, self.given, full, now.v)
+        at = Equations(world.model, after, p)
+        value = self.velocities(now, p)
+        full = {**now.v, **value} if isinstance(now.v, dict) and isinstance(value, dict) else value
         if jax.tree.structure(full) != jax.tree.structure(now.v):
             raise ValueError(
                 f'jump "{self.name}": velocities returned {picture(value)}, expected fields of v: '
                 f"{picture(now.v)}."
             )
-        new = completed(at, ravel_pytree(full)[0].astype(jnp.float64), given)
+        given = self.given if self.given is not None else given_by(value, now.q)
+        if given is not None:
+            full = jax.tree.map(jnp.where, given, full, now.v)
+        mask = None if given is None else flat_mask(given)
+        new = completed(at, ravel_pytree(full)[0].astype(jnp.float64), mask)
         changes: dict = {} if self.to is None else {"mode": world.modes.index(self.to)}
         return now.replace(v=at.join(new), **changes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Release:
+    """A constraint that lets go; see `release`."""
+
+    name: str
+    force: Callable
+    to: str
+    phases: tuple[str, ...] | None = None
+
+    def event(self, world: World) -> Event:
+        return Event(
+            self.name, guard=self.force, active=world.only_in(self.phases), when="level",
+            reset=lambda now, p: now.replace(mode=world.modes.index(self.to)),
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,9 +169,6 @@ class World:
     @property
     def modes(self) -> tuple[str, ...]:
         return tuple(self.model.phases or ())
-
-    def equations(self, now: Instant, p: Any) -> Equations:
-        return Equations(self.model, now, p)
 
     def in_force(self, contact: Contact, now: Motion, p: Any) -> Any:
         only = self.only_in(contact.phases)
@@ -188,7 +206,7 @@ def contact(
     r"""A contact that closes when `gap(now, p)` falls to zero.
 
     The impulse acts along the gradient of the gap, or along `normal(now, p)` (like q), and the
-    normal velocity becomes `-restitution` times what it was: 0 is a plastic impact, 1 an elastic
+    rate of the gap becomes `-restitution` times what it was: 0 is a plastic impact, 1 an elastic
     one. `friction` is Coulomb's coefficient; `slip(now, p)` is then the coordinate along which the
     bodies slide. All may be numbers or functions `(now, p)`. `phases` names the phases in which
     the contact can happen. `to` is a phase to enter: its constraints take hold with an impulse,
@@ -199,6 +217,11 @@ def contact(
         raise ValueError(
             f'contact "{name}": friction needs the direction in which the bodies slide. Write '
             'slip=lambda now, p: now.q["x"], the coordinate along the surface.'
+        )
+    if friction is not None and normal is not None:
+        raise ValueError(
+            f'contact "{name}": give friction or a normal: friction acts beside the gradient of '
+            "the gap."
         )
     for what, value in (("restitution", restitution), ("friction", friction)):
         if isinstance(value, int | float) and value < 0:
@@ -284,21 +307,7 @@ def jump(
 
 def release(
     name: str, force: Callable, *, to: str, phases: str | Sequence[str] | None = None
-) -> Event:
+) -> Release:
     """A constraint that lets go when `force(now, p)`, say `now.lam["foot"][1]`, falls to zero, or
     is negative where its phase begins."""
-    return _Release(name, force, to=to, phases=_phases(phases))  # type: ignore[return-value]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Release:
-    name: str
-    force: Callable
-    to: str
-    phases: tuple[str, ...] | None
-
-    def event(self, world: World) -> Event:
-        return Event(
-            self.name, guard=self.force, active=world.only_in(self.phases), when="level",
-            reset=lambda now, p: now.replace(mode=world.modes.index(self.to)),
-        )  # fmt: skip
+    return Release(name, force, to, _phases(phases))

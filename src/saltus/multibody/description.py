@@ -21,14 +21,17 @@ class Rows(NamedTuple):
     """The structure of a constraint: a name for every number, and the tree they come in."""
 
     names: tuple[str, ...]
-    leaves: tuple[str, ...]  # to which leaf each number belongs
+    labels: tuple[str, ...]  # of the leaves
     treedef: Any
     shapes: tuple[tuple[int, ...], ...]
 
+    @property
+    def sizes(self) -> list[int]:
+        return [int(np.prod(s)) for s in self.shapes]
+
     def join(self, vector: Any) -> Any:
         """A vector of multipliers as a tree like the constraint."""
-        sizes = [int(np.prod(s)) for s in self.shapes]
-        parts = jnp.split(vector, np.cumsum(sizes)[:-1]) if sizes else []
+        parts = jnp.split(vector, np.cumsum(self.sizes)[:-1]) if self.shapes else []
         pairs = zip(parts, self.shapes, strict=True)
         return self.treedef.unflatten([jnp.reshape(v, s) for v, s in pairs])
 
@@ -61,10 +64,7 @@ class Description:
         blank = jax.tree.map(lambda s: np.zeros(s.shape), tree)
         labels = [n or "constraint" for n in split(blank)[0].names()]
         self._check_phases(labels)
-        owners = tuple(
-            n for n, s in zip(labels, shapes, strict=True) for _ in range(int(np.prod(s)))
-        )
-        return Rows(tuple(numbered(labels, shapes, "")), owners, treedef, shapes)
+        return Rows(tuple(numbered(labels, shapes, "")), tuple(labels), treedef, shapes)
 
     def _constraint(self, now: Motion, p: Any) -> Any:
         if self.constraint is None:
@@ -93,10 +93,10 @@ class Description:
         """Which rows of the constraint are in force; `None` where all are."""
         if self.phases is None or not rows.names:
             return None
-        table = [[name in self.held(phase) for name in rows.leaves] for phase in self.phases]
+        table = [[name in self.held(phase) for name in rows.labels] for phase in self.phases]
         if isinstance(mode, str):
             mode = list(self.phases).index(mode)
-        return jnp.asarray(np.array(table, bool))[mode]
+        return jnp.asarray(np.repeat(np.array(table, bool), rows.sizes, axis=1))[mode]
 
     # -- inertia and forces -----------------------------------------------------------------------
     def mass_of(self, at: Any) -> Any:

@@ -25,13 +25,13 @@ from .motion import Motion
 class Equations:
     """A mechanism at `now`. Vectors hold coordinates in the order of their leaves."""
 
-    def __init__(self, model: Description, now: Instant, p: Any, mask: Any = None):
+    def __init__(self, model: Description, now: Instant, p: Any):
         self.model, self.now, self.p = model, now, p
         self.t = jnp.asarray(now.t, jnp.float64)
         self.q, self.join = ravel_pytree(now.x["q"])
         self.v = ravel_pytree(now.x["v"])[0]
         self.rows = model.rows(now, p)
-        self.mask = model.mask(self.rows, now.mode) if mask is None else mask
+        self.mask = model.mask(self.rows, now.mode)
 
     @property
     def count(self) -> int:

@@ -9,12 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ..adapters import View
 from ..system import Instant
-from .description import Description, Rows
+from .description import Description
 from .equations import Equations
 from .motion import Motion
 
@@ -75,14 +74,14 @@ def index2(model: Description) -> tuple[Form, dict]:
     if model.constraint is None:
         return index1(model)
 
-    def solved(now: Instant, p: Any) -> tuple[Any, Any]:
-        at, lam = Equations(model, now, p), ravel_pytree(now.z["lam"])[0]
+    def moved(at: Equations) -> tuple[Any, Any]:
+        lam = ravel_pytree(at.now.z["lam"])[0]
         return at.divide(at.force + at.pull(lam)), lam
 
     def flow(now: Instant, p: Any) -> Any:
         at = Equations(model, now, p)
-        a, _ = solved(now, p)
-        return {"q": at.join(at.v + at.pull(ravel_pytree(now.z["mu"])[0])), "v": at.join(a)}
+        kept = at.v + at.pull(ravel_pytree(now.z["mu"])[0])
+        return {"q": at.join(kept), "v": at.join(moved(at)[0])}
 
     def constraint(now: Instant, p: Any) -> Any:
         return _held(model, now, p)[0]
@@ -97,7 +96,7 @@ def index2(model: Description) -> tuple[Form, dict]:
     parts = {"flow": flow, "constraint": constraint, "index": 2, "adapt_start": adapt_start}
     if model.phases is not None:
         parts["pinned"] = Pins(model)
-    return Form(model, solved), parts
+    return Form(model, lambda now, p: moved(Equations(model, now, p))), parts
 
 
 def _held(model: Description, now: Instant, p: Any) -> tuple[Any, Any]:
@@ -129,7 +128,7 @@ class Pins:
     def _rule(self, phase: str, now: Instant, p: Any) -> tuple[Any, Any]:
         at = Equations(self.model, now.replace(mode=phase), p)
         rows, held = at.rows, self.model.held(phase)
-        pins = [all(n not in held for n in _owners(rows, k)) for k in range(len(rows.shapes))]
+        pins = [label not in held for label in rows.labels]
         values = {"mu": at.position(at.t, at.q), "lam": at.velocity(at.t, at.q, at.v)}
         out = {}
         for k, v in values.items():
@@ -137,11 +136,6 @@ class Pins:
             out[k] = rows.treedef.unflatten([z if pin else value for pin, value, z in pairs])
         flags = rows.treedef.unflatten(pins)
         return out, {k: flags for k in values}
-
-
-def _owners(rows: Rows, leaf: int) -> set[str]:
-    first = sum(int(np.prod(s)) for s in rows.shapes[:leaf])
-    return set(rows.leaves[first : first + int(np.prod(rows.shapes[leaf]))])
 
 
 def penalty(model: Description, alpha: Any, omega: Any, xi: Any) -> tuple[Form, dict]:

@@ -57,6 +57,16 @@ def bounced(at: Equations, normals: Any, speeds: Any, restitution: Any, closed: 
     return v + effect @ impulses(jax.lax.stop_gradient(pushing))
 
 
+def pushed(at: Equations, slope: Any, speed: Any, normal: Any, e: Any) -> Any:
+    """The velocities after an impact whose impulse acts along `normal`, not the gap's gradient."""
+    v = held(at)
+    rate = slope @ v + speed
+    effect = inverse_inertia(at, normal[None])[:, 0]
+    opens = slope @ effect
+    push = -(1.0 + e) * rate / jnp.where(opens > 0, opens, jnp.nan)  # it has to open the gap
+    return jnp.where(rate < 0, v + effect * push, v)
+
+
 def rubbed(at: Equations, normal: Any, speed: Any, tangent: Any, e: Any, mu: Any) -> Any:
     r"""The velocities after one impact with Coulomb friction: $|\Lambda_t| \le \mu\Lambda_n$."""
     v = held(at)
@@ -92,18 +102,11 @@ def completed(at: Equations, wanted: Any, given: np.ndarray | None = None) -> An
     return v
 
 
-def given_by(value: Any, q: Any) -> tuple[Any, np.ndarray | None]:
-    """Velocities that a user gave, all of them or some of the fields of q: (vector, which)."""
-    partial = isinstance(q, dict) and isinstance(value, dict) and set(value) != set(q)
-    if not partial:
-        return value, None
-    unknown = set(value) - set(q)
-    if unknown:
-        raise ValueError(
-            f"velocities: {sorted(unknown)} are not coordinates. They are {sorted(q)}."
-        )
-    mask = {k: np.full(jnp.shape(q[k]), k in value) for k in q}
-    return value, flat_mask(mask)
+def given_by(value: Any, q: Any) -> Any:
+    """Which numbers of q a user gave velocities of, as truth values like q; `None` for all."""
+    if not isinstance(q, dict) or set(value) == set(q):
+        return None
+    return {k: jax.tree.map(lambda v, k=k: np.full(jnp.shape(v), k in value), q[k]) for k in q}
 
 
 def flat_mask(tree: Any) -> np.ndarray:

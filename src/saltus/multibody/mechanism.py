@@ -14,7 +14,7 @@ from ..animate import animate
 from ..leaves import picture
 from ..solution import Solution
 from ..system import Event, HybridSystem, Instant, TimeEvent
-from ..trace import is_tracer
+from ..tables import is_traced
 from .assembly import Assembly, assembled, checked, numbered_mode, positive_mass, report
 from .contact import Contact, World
 from .description import Description
@@ -34,13 +34,12 @@ class Mechanism:
 
     `mass` gives the mass matrix: a number, a mass for each coordinate (the fields of q), or a
     matrix, whose rows are in the order of the leaves of q (those of a dict are sorted by name);
-    `force` the fields of q. A mass that depends on q has inertial forces: let `kinetic` give them.
-    Or `kinetic` gives the kinetic energy, and its mass matrix and
-    inertial forces follow; `potential` adds the forces of a potential energy. `constraint` gives
-    what is zero, any pytree. `phases` maps names to the constraints that are in force, for
-    mechanisms that change them. `contacts` are made by `contact`, `ground`, `stop`, `jump` and
-    `release`; `events` are `Event` and `TimeEvent`, whose functions also see `now.a` and
-    `now.lam`, as do `cost` (integrands) and `output`.
+    `force` the fields of q. Or `kinetic` gives the kinetic energy, and its mass matrix and inertial
+    forces follow (a mass that depends on q has some: use `kinetic` there); `potential` adds the
+    forces of a potential energy. `constraint` gives what is zero, any pytree. `phases` maps names
+    to the constraints that are in force, for mechanisms that change them. `contacts` are made by
+    `contact`, `ground`, `stop`, `jump` and `release`; `events` are `Event` and `TimeEvent`, whose
+    functions also see `now.a` and `now.lam`, as do `cost` (integrands) and `output`.
 
     `impacts` says what several contacts that close at one instant do: "one by one" (in order of
     declaration, again and again until none is approaching) or "together" (one impulse system for
@@ -91,11 +90,11 @@ class Mechanism:
         _check_contacts(self.contacts, tuple(phases or ()))
         self.cost, self.output, self.inputs, self.units = cost, output, inputs, units
         touching = tuple(c for c in self.contacts if isinstance(c, Contact))
-        rough = [c.name for c in touching if c.friction is not None]
-        if impacts == "together" and rough:
+        alone = [c.name for c in touching if c.friction is not None or c.normal is not None]
+        if impacts == "together" and alone:
             raise ValueError(
-                f'Mechanism: contact "{rough[0]}" has friction, which impacts="together" does not '
-                'treat. Leave it out, or use impacts="one by one".'
+                f'Mechanism: contact "{alone[0]}" has friction or a normal of its own, which '
+                'impacts="together" does not treat. Leave it out, or use impacts="one by one".'
             )
         self._world = World(self.model, touching, impacts == "together")
         self._systems: dict[tuple, HybridSystem] = {}
@@ -273,7 +272,3 @@ def _check_contacts(contacts: tuple, phases: tuple[str, ...]) -> None:
                     f'Mechanism: contact "{c.name}" speaks of the phase {name!r}, but the phases '
                     f"are {list(phases)}. Write phases={{{name!r}: (...)}}."
                 )
-
-
-def is_traced(tree: Any) -> bool:
-    return any(map(is_tracer, jax.tree.leaves(tree)))
