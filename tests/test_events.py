@@ -48,42 +48,6 @@ def names(sol):
     return [sol.events.names[int(k)] for k in sol.events.which]
 
 
-# -- the first root in time ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_first_crossing_in_time_wins_in_either_order_of_declaration(order):
-    """One long step contains both crossings; each reset would undo the other."""
-    late = Event(
-        "late",
-        guard=lambda now, p: now.x["u"] - 0.6,
-        direction="rising",
-        reset=lambda now, p: now.replace(x={"u": 0.0, "n": now.x["n"] + 10.0}),
-    )
-    early = Event(
-        "early",
-        guard=lambda now, p: now.x["u"] - 0.4,
-        direction="rising",
-        reset=lambda now, p: now.replace(x={"u": 0.0, "n": now.x["n"] + 1.0}),
-    )
-    events = [(early, late)[i] for i in order]
-    system = HybridSystem(flow=lambda now, p: {"u": 1.0, "n": 0.0}, events=events)
-    sol = run(system, {"u": 0.0, "n": 0.0}, 1.0)
-    assert names(sol) == ["early", "early"]
-    np.testing.assert_allclose(sol.events.t, [0.4, 0.8], atol=ROUNDING)
-    assert sol.final.x["n"] == 2.0
-
-
-def test_crossings_a_billionth_apart_keep_their_order():
-    events = [
-        Event("second", guard=lambda now, p: now.x["u"] - 0.5 - 1e-9, direction="rising"),
-        Event("first", guard=lambda now, p: now.x["u"] - 0.5, direction="rising"),
-    ]
-    sol = run(HybridSystem(flow=lambda now, p: {"u": 1.0}, events=events), {"u": 0.0}, 1.0)
-    assert names(sol) == ["first", "second"]
-    np.testing.assert_allclose(sol.events.t, [0.5, 0.5 + 1e-9], atol=ROUNDING)
-
-
 # -- direction ----------------------------------------------------------------------------------
 
 ZEROS = np.array([0.5, 1.5, 2.5]) * np.pi  # of the cosine: falling, rising, falling
@@ -155,18 +119,6 @@ def test_a_guard_left_to_its_firing_side_at_the_start_fires_at_once():
     assert sol.final.x["h"] > 0.0
 
 
-def test_a_terminal_event_that_is_zero_at_the_start_does_not_end_the_solve_there():
-    system = HybridSystem(
-        flow=lambda now, p: {"u": 1.0},
-        events=[
-            Event("home", guard=lambda now, p: now.x["u"], direction="rising", terminal=True),
-        ],
-    )
-    sol = run(system, {"u": 0.0}, 1.0)
-    assert sol.result == Result.success
-    assert sol.events.count == 0
-
-
 def test_a_solve_continued_from_an_event_does_not_fire_it_again():
     """The final state of a terminal event starts the next solve."""
     first = HybridSystem(
@@ -179,36 +131,7 @@ def test_a_solve_continued_from_an_event_does_not_fire_it_again():
     np.testing.assert_allclose([one.final.t, two.final.t], [fall, 2 * fall], atol=ROUNDING)
 
 
-# -- double crossings and grazing ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("w", [1e-1, 1e-3, 1e-6])
-@pytest.mark.parametrize("direction, side", [("falling", -1), ("rising", 1)])
-def test_each_of_two_crossings_inside_a_step_is_found_alone_too(w, direction, side):
-    """A dip of width 2 w below zero (C13), watched in one direction, in very long steps."""
-    system = HybridSystem(
-        flow=lambda now, p: {"y": 2.0 * (now.t - 1.0)},
-        events=[Event("cross", guard=lambda now, p: now.x["y"], direction=direction)],
-    )
-    sol = run(system, {"y": 1.0 - w**2}, 2.0, method=saltus.Dopri8(rtol=1e-3, atol=1e-3))
-    np.testing.assert_allclose(sol.events.t, [1.0 + side * w], atol=ROUNDING + 2e-15 / w)
-
-
-def test_the_reset_at_the_first_of_two_crossings_prevents_the_second():
-    system = HybridSystem(
-        flow=lambda now, p: {"y": 2.0 * (now.t - 1.0)},
-        events=[
-            Event(
-                "cross",
-                guard=lambda now, p: now.x["y"],
-                direction="either",
-                reset=lambda now, p: now.replace(x={"y": 1.0}),
-            )
-        ],
-    )
-    sol = run(system, {"y": 1.0 - 1e-6}, 2.0)
-    np.testing.assert_allclose(sol.events.t, [1.0 - 1e-3], atol=1e-11)
-    np.testing.assert_allclose(sol.final.x["y"], 2.0 - 1e-6, atol=1e-11)
+# -- grazing -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("margin", [-1e-2, -1e-4, -1e-6, -1e-8])
@@ -233,148 +156,6 @@ def test_a_touch_without_a_crossing_has_no_finite_gradient():
 
     slope, sol = jax.grad(first, has_aux=True)(0.0)
     assert sol.events.count == 0 or not abs(slope) < 1e6
-
-
-# -- resets that land on guards -----------------------------------------------------------------
-
-
-def test_a_reset_that_lands_exactly_on_its_own_guard_does_not_fire_it_again():
-    snap = lambda now, p: now.replace(x={"h": 0.0, "v": -0.5 * now.x["v"]})
-    system = HybridSystem(
-        flow=lambda now, p: {"h": now.x["v"], "v": -G},
-        events=[Event("bounce", guard=lambda now, p: now.x["h"], reset=snap)],
-    )
-    sol = run(system, {"h": 1.0, "v": 0.0}, 1.0)
-    fall = np.sqrt(2.0 / G)
-    np.testing.assert_allclose(sol.events.t, [fall, 2 * fall], atol=ROUNDING)
-
-
-@pytest.mark.parametrize(
-    "direction, expected", [("rising", ["jump", "line"]), ("falling", ["jump"])]
-)
-def test_a_reset_that_lands_on_another_guard_fires_it_when_left_to_its_side(direction, expected):
-    """The jump puts u on the line exactly; the flow then leaves it upwards."""
-    system = HybridSystem(
-        flow=lambda now, p: {"u": 1.0, "n": 0.0},
-        events=[
-            Event(
-                "jump",
-                guard=lambda now, p: now.t - 0.5,
-                direction="rising",
-                reset=lambda now, p: now.replace(x={**now.x, "u": 2.0}),
-            ),
-            Event(
-                "line",
-                guard=lambda now, p: now.x["u"] - 2.0,
-                direction=direction,
-                reset=lambda now, p: now.replace(x={**now.x, "n": now.x["n"] + 1.0}),
-            ),
-        ],
-    )
-    sol = run(system, {"u": 0.0, "n": 0.0}, 1.0)
-    assert names(sol) == expected
-    assert np.ptp(sol.events.t) == 0.0
-
-
-@pytest.mark.parametrize("name", ["nested_chain"])
-def test_a_reset_that_crosses_another_guard_fires_it_at_the_same_instant(answers, name):
-    """The chain of C5: two rows at one time, each with its own before and after."""
-    case, sol = problem(name), answers(name).solution
-    assert names(sol) == ["spill", "refill"]
-    assert sol.events.t[0] == sol.events.t[1]
-    before, after = sol.events.before.x, sol.events.after.x
-    np.testing.assert_allclose(after["x2"][0], before["x2"][0] - 1.0 / sol.events.t[0], rtol=1e-14)
-    assert before["x2"][1] == after["x2"][0]
-    np.testing.assert_allclose(after["x2"][1], before["x2"][1] + case.p["bolus"], rtol=1e-14)
-    np.testing.assert_allclose(after["x1"][1], before["x1"][1] + case.p["bolus"], rtol=1e-14)
-
-
-def test_a_reset_that_crosses_a_guard_against_its_direction_does_not_fire_it():
-    system = HybridSystem(
-        flow=lambda now, p: {"u": 0.0},
-        events=[
-            TimeEvent("lift", lambda now, p: 0.5, reset=lambda now, p: now.replace(x={"u": 1.0})),
-            Event("fall", guard=lambda now, p: now.x["u"], direction="falling"),
-        ],
-    )
-    assert names(run(system, {"u": -1.0}, 1.0)) == ["lift"]
-
-
-def test_a_chain_passes_through_several_resets():
-    """Carry digits: each overflow throws the next digit over its threshold."""
-    digits = 4
-
-    def carry(k):
-        def reset(now, p):
-            n = now.x["n"]
-            return now.replace(x={"n": n.at[k].set(0.0).at[k + 1].add(1.0)})
-
-        return reset
-
-    system = HybridSystem(
-        flow=lambda now, p: {"n": jnp.zeros(digits + 1).at[0].set(1.0)},
-        events=[
-            Event(
-                f"carry{k}", lambda now, p, k=k: now.x["n"][k] - 9.5, carry(k), direction="rising"
-            )
-            for k in range(digits)
-        ],
-    )
-    sol = run(system, {"n": jnp.array([9.0, 9.0, 9.0, 9.0, 0.0])}, 1.0)
-    assert names(sol) == ["carry0", "carry1", "carry2", "carry3"]
-    np.testing.assert_allclose(sol.events.t, 0.5, atol=ROUNDING)
-    np.testing.assert_allclose(sol.final.x["n"], [0.5, 0.0, 0.0, 0.0, 1.0], atol=ROUNDING)
-
-
-# -- simultaneous events ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-def test_simultaneous_events_fire_in_the_order_of_declaration(order):
-    """Two guards that vanish together; the resets do not commute: 2 (u + 1) or 2 u + 1."""
-    events = {
-        "a": Event(
-            "a",
-            guard=lambda now, p: now.x["c"] - 0.5,
-            direction="rising",
-            reset=lambda now, p: now.replace(x={**now.x, "u": now.x["u"] + 1.0}),
-        ),
-        "b": Event(
-            "b",
-            guard=lambda now, p: 3.0 * (now.t - 0.5),
-            direction="rising",
-            reset=lambda now, p: now.replace(x={**now.x, "u": 2.0 * now.x["u"]}),
-        ),
-    }
-    system = HybridSystem(
-        flow=lambda now, p: {"u": 0.0, "c": 1.0}, events=[events[name] for name in order]
-    )
-    sol = run(system, {"u": 1.0, "c": 0.0}, 1.0)
-    assert names(sol) == list(order)
-    assert np.ptp(sol.events.t) < ROUNDING
-    assert sol.final.x["u"] == {"a": 4.0, "b": 3.0}[order[0]]
-    np.testing.assert_array_equal(sol.events.before.x["u"][1], sol.events.after.x["u"][0])
-
-
-def test_a_time_event_and_a_guard_at_the_same_instant_both_fire_once():
-    system = HybridSystem(
-        flow=lambda now, p: {"u": 1.0},
-        events=[
-            TimeEvent("clock", every(0.5)),
-            Event("line", guard=lambda now, p: now.x["u"] - 0.5, direction="rising"),
-        ],
-    )
-    sol = run(system, {"u": 0.0}, 0.9)
-    assert sorted(names(sol)) == ["clock", "line"]
-    np.testing.assert_allclose(sol.events.t, 0.5, atol=ROUNDING)
-
-
-@pytest.mark.parametrize("name", ["corner"])
-def test_events_of_a_corner_are_differentiable_one_by_one(answers, name):
-    """C7: each wall has its own root, so moving one start coordinate moves one event only."""
-    got = answers(name).reverse
-    np.testing.assert_allclose(got["t_x"], [1.0, 0.0, 1.0, 0.0], atol=1e-12)
-    np.testing.assert_allclose(got["t_y"], [0.0, 1.0, 0.0, 1.0], atol=1e-12)
 
 
 # -- save times, ends, starts -------------------------------------------------------------------
@@ -452,20 +233,6 @@ def unit_clock(terminal=False):
             )
         ],
     )
-
-
-def test_an_event_at_the_end_time_belongs_to_the_interval():
-    sol = run(unit_clock(), {"u": 0.0}, 1.0)
-    assert names(sol) == ["one"]
-    assert abs(sol.final.x["u"]) < ROUNDING
-    assert sol.final.t == 1.0
-
-
-def test_an_event_at_the_end_of_one_solve_does_not_happen_again_in_the_next():
-    first = run(unit_clock(), {"u": 0.0}, 1.0)
-    second = solve(unit_clock(), first.final, None, 1.5, method=TIGHT)
-    assert second.events.count == 0
-    np.testing.assert_allclose(second.final.x["u"], 0.5, atol=ROUNDING)
 
 
 def test_time_events_at_the_start_belong_to_the_interval_before():

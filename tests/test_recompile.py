@@ -10,7 +10,8 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, solve
-from saltus.build import build, dismantle
+from saltus.build import build
+from saltus.parts import dismantle
 
 
 def make_ball(e):

@@ -19,12 +19,24 @@ from .mass import mass_matrix
 from .methods import Dopri5, Dopri8, Radau5, Rodas5P, Tsit5
 from .probe import Estimate, error_estimate
 from .repair import Consistency, consistency, consistent
-from .results import Result, ReverseOverReverse, SolveError
+from .results import (
+    ConstraintError,
+    EventError,
+    NonFiniteError,
+    Result,
+    ReverseOverReverse,
+    SolveError,
+    SolveInterrupted,
+    StepError,
+    ZenoError,
+)
 from .scenario import Scenario
 from .signals import Ramps, Steps
+from .sliding import sliding
 from .solution import EventLog, Solution
 from .solve import solve
 from .system import Event, HybridSystem, Instant, TimeEvent, every, from_function
+from .trust import Certificate, certify
 from .when import when
 
 __version__ = "0.1.0"
@@ -32,13 +44,15 @@ __version__ = "0.1.0"
 # In the order a user meets them.
 __all__ = [
     "HybridSystem", "Instant", "Event", "TimeEvent", "every", "Steps", "Ramps", "when",
-    "automaton", "Mode", "Exit", "from_function",
+    "automaton", "Mode", "Exit", "sliding", "from_function",
     "fully_implicit", "mass_matrix", "implicit_reset", "remember",
     "solve", "Scenario", "consistent", "consistency", "Consistency",
     "Tsit5", "Dopri5", "Dopri8", "Radau5", "Rodas5P", "PI", "Fixed",
-    "Solution", "EventLog", "costates", "Costates", "error_estimate", "Estimate",
+    "Solution", "EventLog", "certify", "Certificate", "costates", "Costates", "error_estimate",
+    "Estimate",
     "orbit", "Orbit", "equilibrium", "linearise", "Linear", "animate",
     "fit", "Fit", "Experiment", "Normal", "LogNormal", "minimise", "Minimum",
     "multibody",
-    "Result", "SolveError", "ReverseOverReverse",
+    "Result", "SolveError", "EventError", "ZenoError", "StepError", "NonFiniteError",
+    "ConstraintError", "SolveInterrupted", "ReverseOverReverse",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -9,9 +10,9 @@ import jax.numpy as jnp
 
 from .consistent import near_impasse
 from .control import FORGOTTEN, PI
-from .firing import choose, guard_slopes, resolution, sigma
+from .firing import choose, guard_slopes, resolution, rounding, sigma
 from .leaves import Leaves
-from .locate import Candidate, Knots, look, quiet, side_after
+from .locate import Candidate, Knots, look, model_error, quiet, side_after
 from .methods.base import Goal, Stepper
 from .methods.reuse import steadier
 from .model import At, Model, Par
@@ -21,6 +22,7 @@ from .search import arrivals, begin_search, pick_first, polish, search
 from .staging import branch, staged
 
 REJECT, ACCEPT, LOOK, SEARCH = range(4)
+DOUBTS = 12  # a guard that is still not resolved after so many halvings is taken as it is
 
 
 class Tried(NamedTuple):
@@ -44,11 +46,13 @@ class Tried(NamedTuple):
     retry: Any  # worth another attempt of the same length
 
 
-def attempt(
-    model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs, c: Carry
-) -> tuple[Carry, Rows]:
+def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     """Try a step and decide: reject, accept as one row, look closer, or go on searching."""
+    model, stepper, adaptive = spec.model, spec.stepper, spec.adaptive
     tried = staged(lambda: _try(model, stepper, adaptive, par, knobs, c))
+    if spec.resolve:
+        unseen = staged(lambda: _unresolved(par, knobs, c, tried))
+        tried = tried._replace(error=jnp.maximum(tried.error, unseen))
     if model.guards:
         tried = staged(lambda: polish(model, par, c, tried))
     row = Rows(
@@ -66,7 +70,7 @@ def attempt(
         lambda: _accept(model, stepper, par, c, tried),
     ]
     if model.guards:
-        cases.append(lambda: _look(model, stepper, par, knobs, c, tried))
+        cases.append(lambda: _look(model, stepper, adaptive, par, c, tried))
         cases.append(lambda: search(model, par, knobs, c, tried, _moved(stepper, c, tried)))
     new = branch(verdict, cases, lazy=True)
     full = counts.steps >= knobs.max_steps
@@ -80,7 +84,7 @@ def attempt(
 def _try(model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs, c: Carry) -> Tried:
     sig, tau = sigma(par), c.at.tau
     room = sig * (c.target - tau)
-    free = jnp.minimum(c.h, knobs.max_step)
+    free = jnp.minimum(c.h, jnp.minimum(c.cap, knobs.max_step))
     at_target = ~c.search.on & (room <= 1.001 * free)
     h = jnp.where(c.search.on, c.search.h, jnp.where(at_target, room, free))
     goal = Goal(knobs.rtol, knobs.atol, adaptive)
@@ -102,6 +106,17 @@ def _try(model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs,
         jnp.zeros((), bool), trial.aux, trial.memory, trial.converged, trial.evaluations,
         jnp.asarray(trial.retry),
     )  # fmt: skip
+
+
+def _unresolved(par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Any:
+    """The error of the guards' models, as the error norm sees it."""
+    worst, sig = jnp.zeros(()), sigma(par)
+    least = functools.reduce(jnp.minimum, [jnp.min(a) for a in knobs.atol])
+    for j, mid in enumerate(tried.mids):
+        scale = jnp.maximum(jnp.maximum(jnp.abs(c.values[j]), jnp.abs(tried.values[j])), abs(mid))
+        error = model_error(_knots(c, tried, j, sig)) / 16
+        worst = jnp.maximum(worst, jnp.max(error / (least + knobs.rtol * scale)))
+    return worst
 
 
 def _knots(c: Carry, tried: Tried, j: int, sig: Any) -> Knots:
@@ -180,11 +195,13 @@ def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
     """The carry at the end of the step, one row further."""
     sides = tuple(side_after(s, v) for s, v in zip(c.sides, tried.values, strict=True))
     whole = jnp.zeros((), jnp.int32)
-    counts = c.counts._replace(rows=c.counts.rows + 1, chain=whole, bad=whole)
+    counts = c.counts._replace(
+        rows=c.counts.rows + 1, chain=whole, bad=whole, doubt=whole, pressed=whole
+    )
     return c._replace(
         at=tried.at, k1=tried.k, values=tried.values, slopes=tried.slopes, sides=sides,
         counts=counts, search=c.search._replace(on=jnp.zeros((), bool)),
-        memory=stepper.accepted(c.memory),
+        memory=stepper.accepted(c.memory), cap=1.25 * c.cap,
     )  # fmt: skip
 
 
@@ -209,7 +226,22 @@ def _accept(
     return choose(model, moved._replace(together=together), due)
 
 
-def _look(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Carry:
+def _rest(model: Model, c: Carry, seen: list[Candidate]) -> Carry:
+    """A contact that does not move: the end, unless its event says how to go on."""
+    code, jump = jnp.full((), int(Result.resting_contact), jnp.int32), c.jump
+    member = jnp.zeros((), jnp.int32)
+    for action, s in zip(model.guards, seen, strict=True):
+        if action.zeno:
+            take = jnp.any(s.rest) & (jump < 0)
+            jump = jnp.where(take, model.actions.index(action) + 1, jump)
+            member = jnp.where(take, jnp.argmax(s.rest), member).astype(jnp.int32)
+    code = jnp.where(jump < 0, code, c.code).astype(c.code.dtype)
+    return c._replace(code=code, jump=jump, member=member, rooted=jnp.zeros((), bool))
+
+
+def _look(
+    model: Model, stepper: Stepper, adaptive: bool, par: Par, c: Carry, tried: Tried
+) -> Carry:
     """A guard may cross in this step: fire at its start, begin a search, or accept after all."""
     sig = sigma(par)
     seen: list[Candidate] = []
@@ -219,21 +251,30 @@ def _look(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry, trie
         seen.append(found)
     c = c._replace(leaving=tuple(s.before for s in seen))
     key, guard, member = pick_first([s.key for s in seen], model)
-    fire, rest = jnp.zeros((), bool), jnp.zeros((), bool)
+    fire, rest, doubt = jnp.zeros((), bool), jnp.zeros((), bool), jnp.zeros((), bool)
     for s in seen:
         fire, rest = fire | jnp.any(s.fire), rest | jnp.any(s.rest)
-    which = jnp.where(fire, 1, jnp.where(rest, 2, jnp.where(jnp.isfinite(key), 3, 0)))
+        doubt = doubt | jnp.any(s.doubt)
+    doubt = doubt & (c.counts.doubt < DOUBTS) & adaptive
+    which = jnp.where(rest, 2, jnp.where(jnp.isfinite(key), 3, 0))
+    which = jnp.where(doubt, 4, jnp.where(fire, 1, which))
 
     def fire_now() -> Carry:
         flags = [(s.fire, jnp.zeros_like(s.fire)) for s in seen]
         nothing = (jnp.zeros((), bool), jnp.zeros((), bool))
-        return choose(model, c, flags + [nothing] * len(model.timed))
+        pressed = c._replace(counts=c.counts._replace(pressed=c.counts.pressed + 1))
+        return choose(model, pressed, flags + [nothing] * len(model.timed))
+
+    def search_now() -> Carry:
+        tiny = rounding(model, c.at, par, c.slopes)
+        return c._replace(search=begin_search(seen, tiny, tried.h, key, guard, member))
 
     cases = [
         lambda: _arrive(model, stepper, par, c, tried),
         fire_now,
-        lambda: c._replace(code=jnp.full((), int(Result.resting_contact), jnp.int32)),
-        lambda: c._replace(search=begin_search(seen, tried.h, key, guard, member)),
+        lambda: _rest(model, c, seen),
+        search_now,
+        lambda: c._replace(counts=c.counts._replace(doubt=c.counts.doubt + 1), cap=0.5 * tried.h),
     ]
     return branch(staged(lambda: which.astype(jnp.int32)), cases)
 

@@ -126,28 +126,28 @@ def _check(modes: Mapping[str, Mode]) -> None:
                 )
 
 
-def _gate(now: Instant, p: Any, k: int) -> tuple[Instant, Any]:
+def gate(now: Instant, p: Any, k: int) -> tuple[Instant, Any]:
     """The same values, but without derivatives where mode `k` is not the current one.
 
     A mode's flow may be singular elsewhere; this keeps 0 * inf out of reverse mode.
     """
     here = now.mode == k
 
-    def gate(v: Any) -> Any:
+    def hold(v: Any) -> Any:
         dtype = getattr(v, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             return v
         return jnp.where(here, v, jax.lax.stop_gradient(v))
 
-    return jax.tree.map(gate, (now, p))
+    return jax.tree.map(hold, (now, p))
 
 
 def _flows(flows: dict[str, Callable]) -> Callable:
     def flow(now: Instant, p: Any) -> Any:
         values = []
         for k, (name, fn) in enumerate(flows.items()):
-            value = called(f'mode "{name}": flow', fn, *_gate(now, p, k))
-            value = _complete(now.x, value)
+            value = called(f'mode "{name}": flow', fn, *gate(now, p, k))
+            value = complete(now.x, value)
             want, got = jax.tree.structure(now.x), jax.tree.structure(value)
             if got != want:
                 raise ValueError(
@@ -161,7 +161,7 @@ def _flows(flows: dict[str, Callable]) -> Callable:
     return flow
 
 
-def _complete(x: Any, dx: Any) -> Any:
+def complete(x: Any, dx: Any) -> Any:
     """States that a mode does not mention stand still."""
     if isinstance(x, dict) and isinstance(dx, dict) and set(dx) <= set(x):
         return {k: dx[k] if k in dx else jax.tree.map(jnp.zeros_like, v) for k, v in x.items()}
@@ -178,7 +178,7 @@ def _constraints(rules: dict[str, Callable | None]) -> Callable:
     def constraint(now: Instant, p: Any) -> Any:
         values = []
         for k, (name, rule) in enumerate(rules.items()):
-            value = _equations(name, rule, *_gate(now, p, k))
+            value = _equations(name, rule, *gate(now, p, k))
             values.append(_pinned(name, now.z, value, now.z)[0])
         return _pick(now.mode, values)
 
@@ -243,7 +243,7 @@ def _pinned(name: str, z: Any, value: Any, rest: Any) -> tuple[Any, Any]:
 def _rates(rates: list[Callable | None]) -> Callable:
     def rate(now: Instant, p: Any) -> Any:
         values = [
-            None if fn is None else called("rate", fn, *_gate(now, p, k))
+            None if fn is None else called("rate", fn, *gate(now, p, k))
             for k, fn in enumerate(rates)
         ]
         like = next(v for v in values if v is not None)
@@ -275,7 +275,7 @@ def _exit(names: tuple[str, ...], name: str, e: Exit) -> Event:
     k, target = names.index(name), names.index(e.to)
 
     def guard(now: Instant, p: Any) -> Any:
-        return e.guard(*_gate(now, p, k))
+        return e.guard(*gate(now, p, k))
 
     def reset(now: Instant, p: Any) -> Instant:
         after = now if e.reset is None else e.reset(now, p)

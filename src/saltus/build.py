@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from .adapters import noting_solves
 from .checks import (
-    check_algebraic,
     flow_leaves,
     guard_leaves,
     rate_leaves,
@@ -34,24 +33,11 @@ from .equations import (
 from .invariants import invariant
 from .leaves import Leaves, aval, split
 from .model import Action, Fn, Model, Par
-from .signals import Signal, is_signal
+from .parts import Parts
+from .signals import Signal
 from .system import DIRECTIONS, Event, HybridSystem, Instant, Ticks, TimeEvent, called
 from .trace import is_tracer, trace
 from .when import Kinks, find_kinks, uses_when
-
-
-class Parts(NamedTuple):
-    """The leaves of a start and of parameters."""
-
-    t: Any
-    x: Leaves
-    z: Leaves
-    d: Leaves
-    d_others: Leaves
-    mode: Any
-    p: Leaves
-    p_others: Leaves
-    signals: tuple[Signal, ...]
 
 
 class Built(NamedTuple):
@@ -65,88 +51,6 @@ _cache: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 # Models live as long as the systems and the compiled programs that use them.
 _models: weakref.WeakKeyDictionary[Model, weakref.ref[Model]] = weakref.WeakKeyDictionary()
 _right: weakref.WeakSet[Model] = weakref.WeakSet()  # their given sparsity is that of the functions
-
-
-def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Parts]:
-    """The shapes and leaves of everything a solve is given."""
-    if not isinstance(system, HybridSystem):
-        write = "saltus.HybridSystem(flow=...), or saltus.automaton({...})"
-        write = "mechanism.system()" if hasattr(system, "system") else write
-        raise TypeError(
-            f"solve: the system is {type(system).__name__}, expected a HybridSystem. Write {write}."
-        )
-    if not isinstance(start, Instant):
-        raise TypeError(
-            f"solve: the start is {type(start).__name__}, expected an Instant. "
-            "Write saltus.Instant(t=0.0, x={...})."
-        )
-    signals, u_tree = _signals(system, p)
-    if system.check_start is not None:
-        system.check_start(start.replace(u=_inputs(start.t, signals, u_tree)), p)
-    x_shape, x, _ = split(start.x, floats_only=True)
-    if x_shape.statics or "k" in x_shape.kinds:
-        raise TypeError(
-            f"solve: x contains {x_shape.statics!r}, expected real numbers and arrays of them. "
-            "Put discrete things into d, and split complex numbers into two."
-        )
-    if not x:
-        raise ValueError(
-            "solve: the start has no differential states. Write Instant(t=0.0, x=...)."
-        )
-    z_shape, z, _ = split(start.z, floats_only=True)
-    check_algebraic(system, start, z_shape)
-    z = tuple(v.astype(jnp.result_type(*x)) for v in z)  # a guess; its precision is that of x
-    d_shape, d, d_others = split(start.d)
-    p_shape, pf, po = split(p)
-    mode = _mode(system, start.mode)
-    t = jnp.asarray(start.t, dtype=jnp.float64)
-    if t.ndim:
-        raise ValueError(f"solve: the start time has shape {t.shape}, expected a number.")
-    parts = Parts(t, x, z, d, d_others, mode, pf, po, signals)
-    return (x_shape, z_shape, d_shape, p_shape, u_tree), parts
-
-
-def _mode(system: HybridSystem, mode: Any) -> Any:
-    if not system.modes:
-        if mode is not None:
-            raise ValueError(
-                f"solve: the start names mode {mode!r}, but this system has no modes. Build it "
-                "with saltus.automaton({...}), or leave mode out."
-            )
-        return None
-    if mode is None or (isinstance(mode, str) and mode not in system.modes):
-        raise ValueError(
-            f"solve: the start's mode is {mode!r}, expected one of {list(system.modes)}. Write "
-            f'Instant(t=..., x=..., mode="{system.modes[0]}").'
-        )
-    if isinstance(mode, str):
-        mode = system.modes.index(mode)
-    if not is_tracer(mode) and not 0 <= int(mode) < len(system.modes):
-        raise ValueError(
-            f"solve: the start's mode is number {int(mode)}, expected 0 to "
-            f"{len(system.modes) - 1} for {list(system.modes)}."
-        )
-    return jnp.asarray(mode, dtype=jnp.int32)
-
-
-def _signals(system: HybridSystem, p: Any) -> tuple[tuple[Signal, ...], Any]:
-    if system.inputs is None:
-        return (), None
-    tree = system.inputs(p) if callable(system.inputs) else system.inputs
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_signal)
-    for leaf in leaves:
-        if not is_signal(leaf):
-            raise TypeError(
-                f"HybridSystem: inputs gave {leaf!r}, expected signals. Write "
-                "inputs=lambda p: saltus.Steps(times, p.values)."
-            )
-    return tuple(leaves), treedef
-
-
-def _inputs(t: Any, signals: tuple[Signal, ...], u_tree: Any) -> Any:
-    """What model functions read as `now.u` at a time."""
-    values = [s.value(t, s.segment(t, False)) for s in signals]
-    return None if u_tree is None else jax.tree.unflatten(u_tree, values)
 
 
 class Tracer:
@@ -368,6 +272,9 @@ def _actions(
         )  # fmt: skip
         if isinstance(event, Event):
             new = _guarded(owner, tracer, event, new)
+            if event.zeno is not None:
+                actions.append(dataclasses.replace(new, zeno=True))
+                new = _zeno(owner, tracer, event, parts, system.modes)
         elif kind == "time":
             new = dataclasses.replace(new, next_time=tracer.fn(time_leaf(owner, event.next_time)))
         actions.append(new)
@@ -380,6 +287,17 @@ def _actions(
     for j in range(len(parts.signals)):
         actions.append(Action("signal", f"input {j}", index=j))
     return (*actions, Action("stop", "end"))
+
+
+def _zeno(owner: str, tracer: Tracer, event: Event, parts: Parts, modes: tuple) -> Action:
+    """What happens where the events of a guard accumulate."""
+    rule: Any = event.zeno
+    if isinstance(rule, str):
+        mode = rule
+        rule = lambda now, p: now.replace(mode=mode)
+    shapes = (tracer.x, tracer.z, tracer.d)
+    reset = tracer.fn(reset_leaves(f"{owner}, zeno", rule, shapes, parts, modes))
+    return Action("zeno", f"{event.name}: zeno", reset=reset, logged=True)
 
 
 def _guarded(owner: str, tracer: Tracer, event: Event, new: Action) -> Action:

@@ -1,54 +1,64 @@
-"""Why a solve stopped, in words: evaluated on the host, at the state where it stopped."""
+"""Why a solve stopped, in words and numbers: on the host, at the state where it stopped."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from .consistent import hidden, violated
+from .culprits import ahead, broken_reset, find, weightless
+from .firing import guard_slopes, rounding
 from .invariants import residuals
-from .leaves import Leaves, numbered
+from .leaves import numbered
 from .model import Action, At, Model, Par
 from .projection import projected, slopes
-from .record import action_of
+from .record import accumulation, action_of
 from .results import Result
+from .surface import two_sides
 from .system import Instant
-from .tables import named
+from .tables import algebraic_names, named
 
 ALGEBRAIC = (
     Result.inconsistent, Result.no_consistent_state, Result.singular, Result.newton_failed,
 )  # fmt: skip
+AT_A_GUARD = (Result.resting_contact, Result.grazing)
+STEPS = (Result.too_many_steps, Result.step_underflow, Result.newton_failed)
 LARGE = 300  # differential states beyond which a projection takes long
+NEAR = 1e-6  # of the time from start to end: right ahead
 UNDETERMINED = (Result.no_consistent_state, Result.singular)
 
 
-def explain(sol: Any, result: Result) -> str:
-    """What happened and what to do about it, where this solve stopped."""
+class Explanation(NamedTuple):
+    """What happened, what to do about it, the numbers that matter, and the event at fault."""
+
+    what: str
+    advice: str
+    values: dict[str, Any]
+    event: str | None = None  # the last one, if nothing is said here
+
+
+def explain(sol: Any, result: Result) -> Explanation:
+    """What is known about the reason for which a solve stopped."""
     model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
-    if result == Result.events_accumulate:
-        gap, ratio = float(sol.pace.gap), float(sol.pace.ratio)
-        when = float(sol.last.t) + gap * ratio / (1 - ratio)
-        return f"{result.message} They pile up at t = {when:.10g}."
     fired = _fired(sol)
+    plain = Explanation(result.what, result.advice, {})
+    if result == Result.events_accumulate:
+        when = float(sol.start) + float(accumulation(sol.pace, at.tau))
+        words = f"{result.what} They pile up at t = {when:.10g}."
+        return plain._replace(what=words, values={"accumulation time": when})
+    if result == Result.chattering:
+        return _chatters(plain, sol)
+    if result in AT_A_GUARD:
+        return _at_a_guard(plain, model, at, par)
     if result == Result.inconsistent and model.invariant is not None:
         return _not_kept(model, at, par, fired, int(sol.tape.n) > 0)
-    if result != Result.non_finite and (model.constraint is None or result not in ALGEBRAIC):
-        return result.message
-    broken = _broken_reset(sol, fired)
-    if broken:
-        return broken
     if result == Result.non_finite:
-        return f"{result.message} {_culprit(sol)}"
-    if result == Result.inconsistent:
-        return f"{_violation(model, at, par, fired)} {residual_words(model, at, par, result)}"
-    undefined = _undefined(model, at, par) if result in UNDETERMINED else ""
-    if undefined:
-        return undefined
-    words = residual_words(model, at, par, result), determination(model, at, par)
-    parts = (result.message, *words, _slope_guess(sol, result, fired))
-    return " ".join(part for part in parts if part)
+        return _unsolved_reset(sol, fired) or _not_finite(sol)
+    if model.constraint is not None and result in ALGEBRAIC:
+        return _algebraic(sol, result, fired)
+    return _steps(plain, sol) if result in STEPS else plain
 
 
 def state_words(now: Instant) -> str:
@@ -63,7 +73,103 @@ def state_words(now: Instant) -> str:
     return ", ".join(parts)
 
 
+def state_values(now: Instant) -> dict[str, Any]:
+    """The states of an instant by name: floats and arrays."""
+    leaves = {**named(now.x, "x"), **algebraic_names(now)}
+    values = {name: np.asarray(leaf) for name, leaf in leaves.items()}
+    return {name: v if v.ndim else v.item() for name, v in values.items()}
+
+
+def _at_a_guard(plain: Explanation, model: Model, at: At, par: Par) -> Explanation:
+    """The guard that is zero here, with its slope along the flow."""
+    values, slopes = guard_slopes(model, at, par, model.flow(at, par))
+    tiny = rounding(model, at, par, slopes)
+    active = model.guard_active(at, par)
+    closest, found = np.inf, plain
+    for action, v, s, eps, on in zip(model.guards, values, slopes, tiny, active, strict=True):
+        v, s, eps = (np.atleast_1d(np.asarray(part)) for part in (v, s, eps))
+        far = np.where(np.broadcast_to(on, v.shape), np.abs(v) / (eps + 1e-300), np.inf)
+        k = int(np.argmin(far))
+        if action.logged and far[k] < closest:
+            closest = far[k]
+            member = "" if action.size is None else f"[{k}]"
+            name = f'guard of "{action.name}{member}"'
+            numbers = {name: float(v[k]), f"slope of the {name}": float(s[k])}
+            found = plain._replace(values=numbers, event=action.name)
+    return found
+
+
+def _chatters(plain: Explanation, sol: Any) -> Explanation:
+    """The surface, and where the flows of both sides lead."""
+    sides = two_sides(sol)
+    if sides is None:
+        return plain
+    names = sol.spec.model.x.names()
+    flows = [
+        ", ".join(f"{n or 'x'}' = {_number(v)}" for n, v in list(zip(names, flow, strict=True))[:6])
+        for flow in (sides.flow_above, sides.flow_below)
+    ]
+    what = (
+        f'{plain.what} It is the surface of "{sides.name}": on its positive side the guard changes '
+        f"by {sides.above:.6g} per unit of time ({flows[0]}), on its negative side by "
+        f"{sides.below:.6g} ({flows[1]})."
+    )
+    values = {"slope on the positive side": sides.above, "slope on the negative side": sides.below}
+    return plain._replace(what=what, values=values, event=sides.name)
+
+
+def _number(value: Any) -> str:
+    value = np.asarray(value)
+    return f"{float(value):.6g}" if value.ndim == 0 else np.array2string(value, precision=4)
+
+
+def _steps(plain: Explanation, sol: Any) -> Explanation:
+    """How long the last steps were."""
+    n = int(sol.tape.n)
+    lengths = np.abs(np.asarray(sol.tape.h)[:n])
+    lengths = lengths[lengths > 0]
+    if not lengths.size:
+        return plain
+    words = f"{plain.what} The last step that succeeded was {lengths[-1]:.3g} long."
+    return plain._replace(what=words, values={"last step": float(lengths[-1])})
+
+
 # -- algebraic states ---------------------------------------------------------------------------
+def _algebraic(sol: Any, result: Result, fired: Action | None) -> Explanation:
+    model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
+    unsolved = _unsolved_reset(sol, fired)
+    if unsolved:
+        return unsolved
+    if broken_reset(sol):
+        return _not_finite(sol)
+    values = _residual_values(model, at, par, result)
+    words = residual_words(model, at, par, result)
+    if result == Result.inconsistent:
+        what, advice = _violation(model, at, par, fired)
+        return Explanation(f"{what} {words}", advice, values)
+    undefined = _undefined(model, at, par) if result in UNDETERMINED else None
+    if undefined:
+        return Explanation(*undefined, values)
+    what = f"{result.what} {words} {determination(model, at, par)}"
+    near = ahead(sol, NEAR) if fired is None and int(sol.tape.n) else []
+    what += "".join(f" And {c.words}." for c in near)
+    hint = _slope_guess(sol, result, fired)
+    values |= {c.name: c.value for c in near}
+    return Explanation(what, f"{result.advice} {hint}".strip(), values)
+
+
+def _residual_values(model: Model, at: At, par: Par, result: Result) -> dict[str, Any]:
+    """Residuals by equation; those of the time derivative where that is what z is solved from."""
+    rule = model.constraint
+    assert rule is not None
+    of = model.residuals if result == Result.inconsistent else lambda *a: hidden(model, *a)
+    values = [np.asarray(v) for v in of(at, par)]
+    return {
+        f"residual of {name}": v if v.ndim else v.item()
+        for name, v in zip(rule.equations, values, strict=True)
+    }
+
+
 def residual_words(model: Model, at: At, par: Par, result: Result) -> str:
     """The residuals that matter for `result`, by equation."""
     rule = model.constraint
@@ -122,12 +228,12 @@ def _listed(names: Any, values: Any) -> str:
     return ", ".join(shown)
 
 
-def _undefined(model: Model, at: At, par: Par) -> str:
+def _undefined(model: Model, at: At, par: Par) -> tuple[str, str] | None:
     """Says so if an equation has no value where z was to be solved from."""
     rule = model.constraint
     assert rule is not None
     if not all(np.all(np.isfinite(np.asarray(v))) for v in at.z):
-        return ""
+        return None
     for name, value, index in zip(rule.equations, hidden(model, at, par), rule.index, strict=True):
         v = np.ravel(np.asarray(value))
         bad = np.flatnonzero(~np.isfinite(v))
@@ -138,11 +244,13 @@ def _undefined(model: Model, at: At, par: Par) -> str:
         if np.isnan(v[bad]).any():
             also = _nan_parameters(model, par)
             return (
-                f"{who} is nan at this state, where z was to be solved from the guess {guess}. "
-                f"Check its domain (square roots, logarithms, divisions){also}."
+                f"{who} is nan at this state, where z was to be solved from the guess {guess}.",
+                f"Check its domain (square roots, logarithms, divisions){also}.",
             )
-        return f"{who} is {v[bad[0]]} at the guess {guess}. Give a guess at which it is finite."
-    return ""
+        return (
+            f"{who} is {v[bad[0]]} at the guess {guess}.", "Give a guess at which it is finite.",
+        )  # fmt: skip
+    return None
 
 
 def _guess_words(model: Model, at: At) -> str:
@@ -159,34 +267,36 @@ def _nan_parameters(model: Model, par: Par) -> str:
     return ""
 
 
-def _violation(model: Model, at: At, par: Par, fired: Action | None) -> str:
-    """What to do about differential states that violate equations of index 2."""
+def _violation(model: Model, at: At, par: Par, fired: Action | None) -> tuple[str, str]:
+    """Differential states that violate equations of index 2, and what to do about it."""
     if fired is None:
         if _hopeless(model, at, par):
             return (
                 "The differential states of the start violate the constraint, and repair finds no "
-                "states near them that satisfy it. Check the equations, or start elsewhere."
+                "states near them that satisfy it.",
+                "Check the equations, or start elsewhere.",
             )
         return (
-            "The differential states of the start violate the constraint. Correct them, or let "
-            "`saltus.consistent(system, start, p)` (or solve(..., repair=True)) move them to the "
-            "nearest consistent ones."
+            "The differential states of the start violate the constraint.",
+            "Correct them, or let `saltus.consistent(system, start, p)` (or solve(..., "
+            "repair=True)) move them to the nearest consistent ones.",
         )
     if fired.kind == "signal":
         return (
             "The differential states violate the constraint after a breakpoint of an input: x does "
-            "not jump with it, and repair acts on the start only. Keep the value in d instead, and "
-            "change it with a TimeEvent whose reset moves x along."
+            "not jump with it, and repair acts on the start only.",
+            "Keep the value in d instead, and change it with a TimeEvent whose reset moves x "
+            "along.",
         )
     where = "a comparison in `when`" if fired.kink else f'the reset of event "{fired.name}"'
     return (
         f"The differential states violate the constraint after {where}. Repair acts on the start "
-        "only: a reset has to return a consistent x. Write it so, or give the equations and let "
-        "`saltus.implicit_reset` solve them."
+        "only: a reset has to return a consistent x.",
+        "Write it so, or give the equations and let `saltus.implicit_reset` solve them.",
     )
 
 
-def _not_kept(model: Model, at: At, par: Par, fired: Action | None, moved: bool) -> str:
+def _not_kept(model: Model, at: At, par: Par, fired: Action | None, moved: bool) -> Explanation:
     """Differential states that violate an invariant."""
     rule = model.invariant
     assert rule is not None
@@ -196,10 +306,12 @@ def _not_kept(model: Model, at: At, par: Par, fired: Action | None, moved: bool)
     if fired is not None and fired.kind != "stop":
         where = f'after the reset of event "{fired.name}"'
         advice = "or, in a mechanism, let `saltus.multibody.jump` or `contact` make the reset"
-    return (
-        f"The states {where} violate an invariant of the system. Correct them, {advice}. "
-        f"Residuals: {_listed(rule.names, residuals(model, at, par))}."
-    )
+    found = [np.asarray(v) for v in residuals(model, at, par)]
+    pairs = zip(rule.names, found, strict=True)
+    values = {f"residual of {name}": v if v.ndim else v.item() for name, v in pairs}
+    listed = f"Residuals: {_listed(rule.names, found)}."
+    what = f"The states {where} violate an invariant of the system. {listed}"
+    return Explanation(what, f"Correct them, {advice}.", values)
 
 
 def _hopeless(model: Model, at: At, par: Par) -> bool:
@@ -228,44 +340,38 @@ def _fired(sol: Any) -> Action | None:
     return sol.spec.model.actions[place] if place >= 0 else None
 
 
-def _broken_reset(sol: Any, fired: Action | None) -> str:
-    """Says so if the last event's reset returned something that is not finite."""
-    if fired is None or not fired.logged:
-        return ""
+def _not_finite(sol: Any) -> Explanation:
+    """Who gave NaN or infinity."""
+    result, blamed = Result.non_finite, find(sol)
+    if blamed:
+        what = f"{result.what} Found: {'; '.join(c.words for c in blamed[:3])}."
+        event = next((c.event for c in blamed if c.event), None)
+        return Explanation(what, result.advice, {c.name: c.value for c in blamed}, event)
+    name = weightless(sol)
+    if name:
+        what = f"The error of {name} has no measure: atol + rtol |x| is zero where {name} stays 0."
+        return Explanation(what, "Give the method an atol above 0.", {})
+    return Explanation(f"{result.what} The state itself overflowed.", result.advice, {})
+
+
+def _unsolved_reset(sol: Any, fired: Action | None) -> Explanation | None:
+    """Says so if the last event's reset was to solve equations, and could not."""
+    if fired is None or not fired.implicit or not fired.logged:
+        return None
     log = sol.events
-    names = _non_finite(log.after)
-    if not names or _non_finite(log.before):
-        return ""
-    if fired.implicit:
-        return (
-            f'The equations of the implicit reset of event "{fired.name}" could not be solved: '
-            "from the state before the event (or from `guess`) Newton's method found no solution. "
-            "Give implicit_reset(..., guess=lambda now, p: now.replace(x=...)), or check that "
-            "they have one."
-        )
-    return f'{Result.non_finite.message} It was the reset of event "{fired.name}": {names[0]}.'
+    if not _non_finite(log.after) or _non_finite(log.before):
+        return None
+    return Explanation(
+        f'The equations of the implicit reset of event "{fired.name}" could not be solved: from '
+        "the state before the event (or from `guess`) Newton's method found no solution.",
+        "Give implicit_reset(..., guess=lambda now, p: now.replace(x=...)), or check that they "
+        "have one.",
+        {},
+        fired.name,
+    )
 
 
 def _non_finite(now: Instant) -> list[str]:
     """The states that are not finite at the last of a row of instants."""
     leaves = named(now.x, "x")
     return [k for k, leaf in leaves.items() if not np.all(np.isfinite(np.asarray(leaf)[-1]))]
-
-
-def _culprit(sol: Any) -> str:
-    """Which function gave the non-finite value, by evaluating each a little further on."""
-    model, tape = sol.spec.model, sol.tape
-    par, at = tape.par(), tape.end
-    sign = -1.0 if bool(tape.backward) else 1.0
-    names = [f"flow of {n or 'x'}" for n in model.x.names()]
-    names += [f"rate of {n or 'the integral'}" for n in model.q.names()]
-    names += [f'guard of event "{a.name}"' for a in model.guards]
-    for h in (0.0, 1e-12, 1e-8, 1e-4, 1e-2, 1.0):
-        k = model.flow(at, par)
-        w: Leaves = tuple(v + sign * h * d for v, d in zip(at.w, k, strict=False))
-        here = At(at.tau + sign * h, w + tuple(at.w[model.moving :]), at.i, at.z)
-        values = (*model.flow(here, par), *model.guard_values(here, par))
-        for name, value in zip(names, values, strict=True):
-            if not np.all(np.isfinite(np.asarray(value))):
-                return f"It was the {name}."
-    return "The state itself overflowed."

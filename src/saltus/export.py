@@ -17,7 +17,7 @@ import numpy as np
 
 from .course import Course
 from .extras import need
-from .results import Result, SolveError
+from .results import KINDS, Result
 from .solution import EventLog, Presented, Stats
 from .system import Instant
 from .tables import algebraic_names, is_traced, label, named, unit_of
@@ -80,7 +80,7 @@ class SavedSolution(Presented):
         codes = np.asarray(self.result).reshape(-1)
         if np.any(codes > int(Result.terminated)):
             result, t = Result(int(codes.max())), float(np.max(np.asarray(self.last.t)))
-            raise SolveError(repr(self), result=result, t=t, event=None, solution=self)
+            raise KINDS[result](repr(self), result=result, t=t, solution=self)
         return self
 
     def course(self, fractions: Any) -> Course:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,6 @@ from .record import (
     Carry,
     Counts,
     Knobs,
-    Pace,
     Rows,
     approach_kind,
     empty_pace,
@@ -26,6 +26,7 @@ from .record import (
     reset_kind,
 )
 from .results import Result
+from .rhythm import paced, trapped
 from .staging import staged
 
 EPS = float(jnp.finfo(jnp.float64).eps)
@@ -45,6 +46,7 @@ def guard_slopes(model: Model, at: At, par: Par, k: Leaves) -> tuple[Leaves, Lea
     """The guards and their derivatives along the flow `k`."""
     m = model.moving
     rest = at.w[m:]
+    k = tuple(d.astype(v.dtype) for d, v in zip(k, at.w[:m], strict=True))
 
     def values(tau: Any, moving: Leaves) -> Leaves:
         here = At(tau, (*moving, *rest), at.i, at.z)
@@ -129,6 +131,9 @@ def _guards_after(
     for j, action in enumerate(model.guards):
         value, tiny, active = here.values[j], here.tiny[j], here.active[j]
         mine = (fired == model.actions.index(action)) & (_members(action) == member)
+        if not starting:  # a root is zero, whatever rounding makes of it
+            unmoved = mine & c.together[j] & (jnp.abs(value - c.values[j]) <= tiny)
+            tiny = jnp.where(unmoved, jnp.maximum(tiny, jnp.abs(value)), tiny)
         waits = c.together[j] & ~mine & (jnp.abs(value) <= tiny) & active
         side = _guard_side(action, c.sides[j], value, tiny, active, mine, waits, sig)
         contact = action.reset is not None and not action.terminal
@@ -187,8 +192,14 @@ def settle(
     at = here.at
     armed, now, target = staged(lambda: _timers_after(model, at, par, c, fired))
     code = c.code
+    waiting = at.w[model.place_pending :]
+    if waiting:
+        lost = functools.reduce(jnp.logical_or, [jnp.isnan(v) for v in waiting])
+        running = code == int(Result.running)
+        code = jnp.where(lost & running, int(Result.non_finite), code).astype(code.dtype)
     if model.constraint is not None or model.invariant is not None:
-        code = staged(lambda: _consistency(model, at, par, knobs, here.found, c.code))
+        before = code
+        code = staged(lambda: _consistency(model, at, par, knobs, here.found, before))
     c = c._replace(
         code=code, at=at, k1=here.k1, values=here.values, slopes=here.slopes, sides=sides,
         leaving=tuple(jnp.zeros_like(v) for v in here.values), together=together, armed=armed,
@@ -224,6 +235,8 @@ def choose(model: Model, c: Carry, due: list) -> Carry:
     member = jnp.zeros((), jnp.int32)
     rooted = jnp.zeros((), bool)
     for place, action in enumerate(model.actions):
+        if action.kind == "zeno":
+            continue
         flags, roots = next(guards if action.kind == "guard" else timed)
         first = jnp.zeros((), jnp.int32)
         if action.size is not None:
@@ -268,24 +281,11 @@ def start(model: Model, at: At, par: Par, knobs: Knobs) -> Carry:
         target=zero, jump=jnp.full((), -1, jnp.int32), member=jnp.zeros((), jnp.int32),
         rooted=jnp.zeros((), bool), search=empty_search(),
         counts=Counts(*([jnp.zeros((), jnp.int32)] * len(Counts._fields))),
-        pace=empty_pace(), code=jnp.full((), int(Result.running), jnp.int32),
+        pace=empty_pace(model.n_guards), code=jnp.full((), int(Result.running), jnp.int32),
+        cap=jnp.full((), jnp.inf),
     )  # fmt: skip
     nobody = jnp.full((), -1, jnp.int32)
     return settle(model, at, par, blank, nobody, 0, knobs, starting=True)
-
-
-def _pace(pace: Pace, tau: Any) -> tuple[Pace, Any]:
-    """The rhythm of events, and whether they accumulate (Zeno)."""
-    gap = jnp.abs(tau - pace.last)
-    ratio = gap / pace.gap
-    shrinking = (gap > 0) & (ratio < 0.9999)
-    streak = jnp.where(gap > 0, jnp.where(shrinking, pace.streak + 1, 0), pace.streak)
-    left = gap * ratio / (1 - ratio)
-    accumulate = (streak >= 8) & (gap > 0) & (left <= 1e-10 * jnp.abs(tau))
-    new = Pace(
-        tau, jnp.where(gap > 0, gap, pace.gap), jnp.where(gap > 0, ratio, pace.ratio), streak
-    )
-    return new, accumulate
 
 
 def arrive(model: Model, stepper: Stepper, par: Par, c: Carry) -> tuple[Carry, Rows]:
@@ -325,7 +325,8 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
     cases = [branch(a) for a in model.actions[:-1]]  # the last one is the stop
     at = jax.lax.switch(c.jump, cases, c.at) if cases else c.at
     at = refresh_flags(model, at, par, c.jump, c.member)
-    new = settle(model, at, par, c._replace(at=at), c.jump, c.member, knobs)
+    here = c._replace(at=at, values=model.guard_values(c.at, par))
+    new = settle(model, at, par, here, c.jump, c.member, knobs)
     code = new.code
     counts = c.counts._replace(
         rows=c.counts.rows + 1, evaluations=c.counts.evaluations + 1, chain=c.counts.chain + 1
@@ -333,14 +334,27 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
     own = jnp.asarray([a.logged for a in model.actions])[c.jump]
     counts = counts._replace(events=counts.events + own.astype(jnp.int32))
     limit = 100 + 4 * sum(a.size or 1 for a in model.guards)
-    code = jnp.where(counts.chain > limit, int(Result.endless_chain), code)
+    still = jnp.ones((), bool)
+    for a, b in zip(at.w[: model.nx], c.at.w[: model.nx], strict=True):
+        still = still & jnp.all(a == b)
+    counts = counts._replace(pressed=jnp.where(still, counts.pressed, 0))
+    chatters = 2 * counts.pressed >= counts.chain
+    why = jnp.where(chatters, int(Result.chattering), int(Result.endless_chain))
+    code = jnp.where(counts.chain > limit, why, code)
+    code = jnp.where(trapped(model, par, new, c), int(Result.chattering), code)
     code = jnp.where(own & (counts.events > knobs.max_events), int(Result.too_many_events), code)
     pace = c.pace
     if model.guards:
         guard = jnp.asarray([a.kind == "guard" for a in model.actions])[c.jump]
-        paced, accumulate = _pace(c.pace, at.tau)
-        pace = jax.tree.map(lambda a, b: jnp.where(guard, a, b), paced, c.pace)
-        code = jnp.where(guard & accumulate, int(Result.events_accumulate), code)
+        pace, accumulate = paced(model, c.pace, c.jump, c.member, at.tau)
+        pace = jax.tree.map(lambda a, b: jnp.where(guard, a, b), pace, c.pace)
+        rests = jnp.asarray([a.zeno for a in model.actions])[c.jump] & guard & accumulate
+        code = jnp.where(guard & accumulate & ~rests, int(Result.events_accumulate), code)
+        new = new._replace(
+            jump=jnp.where(rests, c.jump + 1, new.jump),
+            member=jnp.where(rests, c.member, new.member),
+            rooted=new.rooted & ~rests,
+        )
     terminal = jnp.asarray([a.terminal for a in model.actions])[c.jump]
     code = jnp.where(terminal, int(Result.terminated), code)
     new = new._replace(

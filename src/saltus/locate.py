@@ -41,17 +41,20 @@ class Candidate(NamedTuple):
     fire: Any  # it leaves zero to its firing side right at the start
     rest: Any  # it has just fired, and is pushed to its firing side again without moving
     before: Any  # the sign with which it left the start
+    curve: Any  # the model's second derivative where it looks for a minimum; 0 elsewhere
+    doubt: Any  # the model is too far off to be sure that nothing happens, or nothing before
 
 
-def _cubic(y0: Any, y1: Any, m0: Any, m1: Any) -> tuple[Any, Any, Any, Any]:
+def cubic(y0: Any, y1: Any, m0: Any, m1: Any) -> tuple[Any, Any, Any, Any]:
+    """The coefficients of the cubic over (0, 1) with these values and slopes at its ends."""
     return y0, m0, -3 * y0 + 3 * y1 - 2 * m0 - m1, 2 * y0 - 2 * y1 + m0 + m1
 
 
-def _value(c: tuple, u: Any) -> Any:
+def value_of(c: tuple, u: Any) -> Any:
     return c[0] + u * (c[1] + u * (c[2] + u * c[3]))
 
 
-def _lowest(c: tuple) -> Any:
+def lowest(c: tuple) -> Any:
     """The local minimum inside (0, 1); 1 where there is none."""
     a, b, k = 3 * c[3], c[2], c[1]
     disc = b * b - a * k
@@ -71,7 +74,7 @@ def _model_root(c: tuple, start: Any) -> Any:
     u = 2 * c[0] / jnp.where(bottom == 0, 1.0, bottom)  # without the cubic term
     u = jnp.where((u > 0) & (u < 1), u, 0.5)
     for _ in range(4):
-        value = _value(c, u)
+        value = value_of(c, u)
         slope = c[1] + u * (2 * c[2] + u * 3 * c[3])
         low, high = jnp.where(value > 0, u, low), jnp.where(value > 0, high, u)
         newton = u - value / jnp.where(slope == 0, 1.0, slope)
@@ -107,11 +110,12 @@ class _Outline(NamedTuple):
     low_value: Any
     low2: Any
     low2_value: Any
+    error: Any  # how far off the model may be, generously
 
 
 def _halves(knots: Knots) -> tuple[tuple, tuple]:
-    left = _cubic(knots.start, knots.mid, 0.5 * knots.start_slope, 0.5 * knots.mid_slope)
-    right = _cubic(knots.mid, knots.end, 0.5 * knots.mid_slope, 0.5 * knots.end_slope)
+    left = cubic(knots.start, knots.mid, 0.5 * knots.start_slope, 0.5 * knots.mid_slope)
+    right = cubic(knots.mid, knots.end, 0.5 * knots.mid_slope, 0.5 * knots.end_slope)
     return left, right
 
 
@@ -142,8 +146,16 @@ def _outline(knots: Knots, side: Any) -> _Outline:
     at_zero = (side == FRESH) | (side == FIRED)
     sign = jnp.where(at_zero, _leaving(knots)[0], side).astype(knots.start.dtype)
     left, right = (tuple(sign * v for v in half) for half in _halves(knots))
-    low, low2 = _lowest(left), _lowest(right)
-    return _Outline(sign, low, _value(left, low), low2, _value(right, low2))
+    low, low2 = lowest(left), lowest(right)
+    error = model_error(knots)
+    return _Outline(sign, low, value_of(left, low), low2, value_of(right, low2), error)
+
+
+def model_error(knots: Knots) -> Any:
+    """How far the middle is from the cubic through both ends; the halves are 16 times better."""
+    value = 0.5 * (knots.start + knots.end) + 0.125 * (knots.start_slope - knots.end_slope)
+    slope = 1.5 * (knots.end - knots.start) - 0.25 * (knots.start_slope + knots.end_slope)
+    return jnp.abs(knots.mid - value) + 0.125 * jnp.abs(knots.mid_slope - slope)
 
 
 NONE = 4
@@ -156,6 +168,7 @@ class _Piece(NamedTuple):
     match: Any  # a crossing from this side is one in the event's direction
     fire: Any
     rest: Any
+    doubt: Any
 
 
 def _first_piece(
@@ -163,30 +176,43 @@ def _first_piece(
 ) -> _Piece:
     sign = outline.sign
     start, mid, end = (jnp.abs(knots.start), sign * knots.mid, sign * knots.end)
-    near = (outline.low < 1) & (outline.low_value < 0.1 * jnp.minimum(start, jnp.abs(mid)))
-    near = near | ((outline.low < 1) & (outline.low_value < 0))
-    near2 = (outline.low2 < 1) & (outline.low2_value < 0.1 * jnp.minimum(mid, jnp.abs(end)))
+    error = outline.error
+    close = jnp.maximum(0.1 * jnp.minimum(start, jnp.abs(mid)), error)
+    near = (outline.low < 1) & ((outline.low_value < close) | (outline.low_value < 0))
+    close2 = jnp.maximum(0.1 * jnp.minimum(mid, jnp.abs(end)), error)
+    near2 = (outline.low2 < 1) & (outline.low2_value < close2)
     match = fires(-sign, direction)
+    at_zero = (side == FRESH) | (side == FIRED)
+    flat = _leaving(knots)[1] > 1
     index = jnp.where(match & (end < 0), 3, NONE)
     index = jnp.where(near2, 2, index)
     index = jnp.where(mid < 0, 1, index)
     index = jnp.where(near, 0, index)
-    at_zero = (side == FRESH) | (side == FIRED)
     to_firing = at_zero & fires(sign, direction) & (direction != 0)
-    flat = _leaving(knots)[1] > 1
     nowhere = (side == INACTIVE) | (sign == 0)
+    hidden = jnp.minimum(mid, end) < error
+    bend, rest = (jnp.abs(v) for v in _halves(knots)[0][2:])
+    mixed = flat & at_zero & (bend < 10 * rest) & (bend > 0.01 * rest)  # a zero of which order?
+    low = jnp.where(index == 0, outline.low_value, outline.low2_value)
+    aims = (index == 0) | (index == 2)
+    largest = jnp.maximum(start, jnp.maximum(jnp.abs(mid), jnp.abs(end)))
+    mixed = mixed | (aims & (error > jnp.abs(low)) & (error > 1e-3 * largest))
+    wild = mixed | (error > largest)
     return _Piece(
         jnp.where(nowhere, NONE, index).astype(jnp.int32),
         match,
         to_firing & (side == FRESH),
         to_firing & (side == FIRED) & flat & contact,
+        ~nowhere & ((hidden & (index == NONE)) | wild),
     )
 
 
-def _aim(knots: Knots, outline: _Outline, piece: _Piece, side: Any) -> tuple[Any, Any]:
-    """Where the crossing is expected, and the end of its bracket."""
+def _aim(knots: Knots, outline: _Outline, piece: _Piece, side: Any) -> tuple[Any, Any, Any]:
+    """Where the crossing is expected, the end of its bracket, the curvature at a minimum."""
     first = piece.index < 2
     left, right = _halves(knots)
+    bends = [c[2] + 3 * u * c[3] for c, u in ((left, outline.low), (right, outline.low2))]
+    curve = 8 * outline.sign * jnp.where(first, *bends)
     left = _deflate(left, (side == FRESH) | (side == FIRED), _leaving(knots)[1])
     cubic = tuple(outline.sign * jnp.where(first, a, b) for a, b in zip(left, right, strict=True))
     base = jnp.where(first, 0.0, 0.5)
@@ -195,7 +221,8 @@ def _aim(knots: Knots, outline: _Outline, piece: _Piece, side: Any) -> tuple[Any
     to_low = (piece.index == 0) | (piece.index == 2)
     high = jnp.where(to_low, low, base + 0.5)
     key = jnp.where(to_low | ~piece.match, high, root)
-    return jnp.where(piece.index == NONE, jnp.inf, key), high
+    key = jnp.where(piece.index == NONE, jnp.inf, key)
+    return key, high, jnp.where(to_low, jnp.maximum(curve, 0.0), 0.0)
 
 
 def look(knots: Knots, side: Any, direction: Any, contact: bool) -> Candidate:
@@ -205,8 +232,10 @@ def look(knots: Knots, side: Any, direction: Any, contact: bool) -> Candidate:
     """
     outline = staged(lambda: _outline(knots, side))
     piece = staged(lambda: _first_piece(knots, outline, side, direction, contact))
-    key, high = staged(lambda: _aim(knots, outline, piece, side))
-    return Candidate(key, high, piece.index == 3, piece.fire, piece.rest, outline.sign)
+    key, high, curve = staged(lambda: _aim(knots, outline, piece, side))
+    return Candidate(
+        key, high, piece.index == 3, piece.fire, piece.rest, outline.sign, curve, piece.doubt
+    )
 
 
 def side_after(side: Any, value: Any) -> Any:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from .attempt import attempt
 from .consistent import solved
 from .control import FORGOTTEN
-from .firing import arrive, fire, refresh_flags, sigma, start
+from .firing import arrive, fire, guard_slopes, refresh_flags, sigma, start
 from .lanes import Level, nest
 from .leaves import rms, select
 from .methods.base import Stepper
@@ -29,6 +29,7 @@ class Spec(NamedTuple):
     model: Model
     stepper: Stepper
     adaptive: bool
+    resolve: bool = False  # guards count in the error norm
 
 
 def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
@@ -56,7 +57,25 @@ def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
     )
     h = jnp.minimum(jnp.minimum(100 * h0, h1), span)
     h = jnp.where(jnp.isfinite(h) & (h > 0), h, 1e-6 * span)
+    h = jnp.minimum(h, jnp.maximum(_guards_turn(spec, c, at, par, f1), 1e-6 * span))
+    if spec.resolve:
+        h = jnp.minimum(h, 1e-6 * span)  # from there it grows as far as the guards allow
     return jnp.where(jnp.isnan(knobs.first_step), h, knobs.first_step)
+
+
+def _guards_turn(spec: Spec, c: Carry, at: At, par: Par, k: Any) -> Any:
+    """About when the first guard has turned around, from its slopes here and at `at`."""
+    first = jnp.full((), jnp.inf)
+    if not spec.model.guards:
+        return first
+    values, slopes = guard_slopes(spec.model, at, par, k)
+    gap = jnp.abs(at.tau - c.at.tau)
+    for y, a, b in zip(values, c.slopes, slopes, strict=True):
+        bend = jnp.abs(b - a) / gap
+        size = jnp.abs(y) + jnp.abs(a) ** 2 / jnp.where(bend > 0, bend, 1.0)
+        time = jnp.where(bend > 0, 2.0 * jnp.sqrt(size / jnp.where(bend > 0, bend, 1.0)), jnp.inf)
+        first = jnp.minimum(first, jnp.min(time))
+    return first
 
 
 def begin(spec: Spec, at: At, par: Par, knobs: Knobs) -> Carry:
@@ -72,7 +91,7 @@ def begin(spec: Spec, at: At, par: Par, knobs: Knobs) -> Carry:
 def iterate(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> tuple[Carry, Rows]:
     """One iteration of one lane."""
     cases = [
-        lambda: attempt(spec.model, spec.stepper, spec.adaptive, par, knobs, c),
+        lambda: attempt(spec, par, knobs, c),
         lambda: arrive(spec.model, spec.stepper, par, c),
     ]
     if len(spec.model.actions) > 1:
@@ -101,10 +120,10 @@ def blank_rows(spec: Spec, at: At, capacity: int) -> Rows:
 SLABS = 16
 
 
-def _write(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
+def write(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
     """`row` at index `n` of each lane."""
     if jnp.ndim(n) == 0:
-        return jax.tree.map(lambda a, v: _put(a, v, (n,)), rows, row)
+        return jax.tree.map(lambda a, v: put(a, v, (n,)), rows, row)
     lanes = n.ndim
     flat = n.reshape(-1)
 
@@ -117,7 +136,7 @@ def _write(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
     return jax.tree.map(lambda a, old: a.reshape(old.shape), wide, rows)
 
 
-def _put(array: Any, value: Any, where: tuple) -> Any:
+def put(array: Any, value: Any, where: tuple) -> Any:
     """One entry, in place; no scatter, which would not fit into one kernel."""
     start = (*where, *[0] * (array.ndim - len(where)))
     update = value.astype(array.dtype).reshape((1,) * len(where) + array.shape[len(where) :])
@@ -137,7 +156,7 @@ def _write_lanes(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
         def blend(a: Any, v: Any) -> Any:
             old = jax.lax.dynamic_index_in_dim(a, r, 0, keepdims=False)
             here = jnp.reshape(n == r, n.shape + (1,) * (v.ndim - 1))
-            return _put(a, jnp.where(here, v, old), (r,))
+            return put(a, jnp.where(here, v, old), (r,))
 
         return r + 1, jax.tree.map(blend, tape, row)
 
@@ -146,7 +165,7 @@ def _write_lanes(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
         k = jax.lax.dynamic_index_in_dim(n, j, 0, keepdims=False)
 
         def one(a: Any, v: Any) -> Any:
-            return _put(a, jax.lax.dynamic_index_in_dim(v, j, 0, keepdims=False), (k, j))
+            return put(a, jax.lax.dynamic_index_in_dim(v, j, 0, keepdims=False), (k, j))
 
         return j + 1, jax.tree.map(one, tape, row)
 
@@ -157,9 +176,17 @@ def _write_lanes(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
 
 
 def loop(
-    spec: Spec, levels: tuple[Level, ...], carry: Carry, rows: Rows, args: list
-) -> tuple[Carry, Rows]:
-    """Iterate until every lane has stopped or filled its rows."""
+    spec: Spec,
+    levels: tuple[Level, ...],
+    carry: Carry,
+    rows: Rows,
+    args: list,
+    limit: Any = None,
+) -> tuple[Carry, Rows, Any]:
+    """Iterate until every lane has stopped or filled its rows, and at most `limit` times.
+
+    With a limit, the number of iterations is the third result.
+    """
     room = rows.tau.shape[0] - 1
 
     def lane(c: Carry, flat: list) -> tuple[Carry, Rows]:
@@ -172,23 +199,29 @@ def loop(
     step = nest(lane, levels)
 
     def body(state: tuple) -> tuple:
-        c, tape = state
+        c, tape, *count = state
         new, row = step(c, args)
-        return new, _write(tape, c.counts.rows, row, active(c, room))
+        tape = write(tape, c.counts.rows, row, active(c, room))
+        return new, tape, *(k + 1 for k in count)
 
     def going(state: tuple) -> Any:
-        return jnp.any(active(state[0], room))
+        c, _, *count = state
+        some = jnp.any(active(c, room))
+        return some & (count[0] < limit) if count else some
 
-    carry, rows = jax.lax.while_loop(going, body, (carry, rows))
-    blank = jnp.zeros_like(carry.h)
-    whole = jnp.zeros_like(carry.counts.rows)
+    first = () if limit is None else (jnp.zeros((), jnp.int32),)
+    carry, rows, *count = jax.lax.while_loop(going, body, (carry, rows, *first))
+    rows = write_end(rows, carry.counts.rows, carry.at)
+    return carry, rows, count[0] if count else None
+
+
+def write_end(rows: Rows, n: Any, at: At) -> Rows:
+    """The final state as the row `n` of each lane."""
+    blank, whole = jnp.zeros_like(at.tau), jnp.zeros_like(n)
     members = tuple(whole for _ in rows.member)
-    final = Rows(
-        carry.at.tau, carry.at.w, carry.at.i, blank, whole + FLOW, members, carry.at.z,
-        jax.tree.map(lambda v: jnp.zeros(v.shape[1:], v.dtype), rows.aux),
-    )  # fmt: skip
-    everybody = jnp.ones_like(carry.code, bool)
-    return carry, _write(rows, carry.counts.rows, final, everybody)
+    aux = jax.tree.map(lambda v: jnp.zeros(v.shape[1:], v.dtype), rows.aux)
+    final = Rows(at.tau, at.w, at.i, blank, whole + FLOW, members, at.z, aux)
+    return write(rows, n, final, jnp.ones_like(n, bool))
 
 
 def active(c: Carry, room: int) -> Any:
@@ -201,5 +234,5 @@ def unpack(spec: Spec, flat: Any) -> tuple[At, Par, Knobs]:
     m = spec.model
     at = At(0, (0,) * m.n_w, (0,) * m.n_i, (0,) * m.n_z)
     par = Par((0,) * m.n_theta, (0,) * m.n_iota, 0)
-    knobs = Knobs(0, (0,) * (m.moving + m.n_z), 0, 0, 0, (0,) * 4, 0, 0, 0)
+    knobs = Knobs(0, (0,) * (m.moving + m.n_z), 0, 0, 0, (0,) * 4, 0, 0, 0, 0)
     return jax.tree.unflatten(jax.tree.structure((at, par, knobs)), list(flat))

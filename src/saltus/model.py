@@ -59,7 +59,7 @@ class Fn:
 class Action:
     """One way a row can jump: an event of the system, a breakpoint of an input, or the stop."""
 
-    kind: str  # guard | time | ticks | signal | stop
+    kind: str  # guard | zeno | time | ticks | signal | stop
     name: str
     direction: int = 0
     terminal: bool = False
@@ -74,6 +74,7 @@ class Action:
     logged: bool = False  # an event of the user's, not of the machinery
     kink: bool = False  # a family made by `when`
     implicit: bool = False  # its reset solves equations
+    zeno: bool = False  # the action after it, of that kind, fires where its events accumulate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,8 +194,13 @@ class Model:
         return tuple(a for a in self.actions if a.kind == "guard")
 
     @property
+    def n_guards(self) -> int:
+        """Guards, each member of a family counted."""
+        return sum(a.size or 1 for a in self.guards)
+
+    @property
     def timed(self) -> tuple[Action, ...]:
-        return tuple(a for a in self.actions if a.kind != "guard")
+        return tuple(a for a in self.actions if a.kind not in ("guard", "zeno"))
 
     @property
     def place_pending(self) -> int:

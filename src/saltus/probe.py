@@ -72,14 +72,14 @@ class Estimate(eqx.Module):
         return "\n".join(lines)
 
 
-def _promoted(leaf: Any) -> Any:
+def promoted(leaf: Any) -> Any:
     """Whole numbers as floats: a gradient is asked for."""
     dtype = getattr(leaf, "dtype", type(leaf))
     whole = dtype is int or (dtype is not bool and jnp.issubdtype(dtype, jnp.integer))
     return jnp.asarray(leaf, jnp.float64) if whole else leaf
 
 
-def _scalar(value: Any) -> Any:
+def scalar(value: Any, owner: str = "error_estimate") -> Any:
     if not hasattr(value, "dtype") and not isinstance(value, int | float):
         shown = picture(value)
     elif jnp.ndim(value):
@@ -87,7 +87,7 @@ def _scalar(value: Any) -> Any:
     else:
         return value
     raise ValueError(
-        f"error_estimate: the loss returned {shown}, expected one number. Write "
+        f"{owner}: the loss returned {shown}, expected one number. Write "
         'lambda p: solve(...).final.x["h"], or a sum.'
     )
 
@@ -101,14 +101,14 @@ def error_estimate(loss: Callable[[Any], Any], p: Any) -> Estimate:
     Pass the plain function, not one wrapped in `jax.jit`; jit the call of `error_estimate` instead.
     """
     plain = getattr(loss, "__wrapped__", loss)
-    p = jax.tree.map(_promoted, p)
+    p = jax.tree.map(promoted, p)
     seen: list[_Probe] = []
 
     def perturbed(eps: Any) -> tuple:
         def value(p: Any) -> Any:
             with _probing(eps) as probe:
                 seen.append(probe)
-                return _scalar(plain(p))
+                return scalar(plain(p))
 
         return jax.value_and_grad(value)(p)
 

@@ -48,6 +48,9 @@ class Rows(NamedTuple):
     aux: Leaves = ()  # what the method needs to redo a step
 
 
+NO_EVENT, RAISE, FIRE = range(3)
+
+
 class Knobs(NamedTuple):
     """Numbers that steer the decisions; none is differentiated, none is compiled in."""
 
@@ -60,6 +63,7 @@ class Knobs(NamedTuple):
     max_steps: Any
     max_events: Any
     asked: Any  # the tolerance as the user gave it, in units of rtol
+    grazing: Any  # what a touch does: NO_EVENT, RAISE or FIRE
 
 
 class Search(NamedTuple):
@@ -75,6 +79,8 @@ class Search(NamedTuple):
     h: Any
     last: Any  # the last Newton correction
     count: Any
+    tiny: Any  # how far from zero the guard may be by rounding
+    curve: Any  # its second derivative where the model has its minimum, away from zero
 
 
 class Counts(NamedTuple):
@@ -85,15 +91,19 @@ class Counts(NamedTuple):
     events: Any
     chain: Any  # jumps at this instant
     bad: Any  # non-finite attempts in a row
+    doubt: Any  # attempts in a row in which a guard may have hidden a crossing
+    pressed: Any  # firings of this instant at a surface to which both sides lead
+    touches: Any  # guards that came to zero and did not cross it
 
 
 class Pace(NamedTuple):
-    """How fast events follow each other, to see them accumulate."""
+    """How fast events follow each other, to see them accumulate: an entry for every guard."""
 
     last: Any
     gap: Any
     ratio: Any
     streak: Any
+    which: Any  # the guard that fired last
 
 
 class Carry(NamedTuple):
@@ -117,13 +127,14 @@ class Carry(NamedTuple):
     counts: Counts
     pace: Pace
     code: Any
+    cap: Any  # no longer step, lest guards hide crossings
     memory: Any = ()  # the method's
 
 
 def empty_search() -> Search:
     zero, off = jnp.zeros(()), jnp.zeros((), bool)
     whole = jnp.zeros((), jnp.int32)
-    return Search(off, whole, whole, zero, zero, zero, off, zero, zero, whole)
+    return Search(off, whole, whole, zero, zero, zero, off, zero, zero, whole, zero, zero)
 
 
 def empty_counts() -> Counts:
@@ -131,6 +142,13 @@ def empty_counts() -> Counts:
     return Counts(*([whole] * len(Counts._fields)))
 
 
-def empty_pace() -> Pace:
-    zero = jnp.zeros(())
-    return Pace(zero, jnp.full((), jnp.inf), zero, jnp.zeros((), jnp.int32))
+def empty_pace(guards: int) -> Pace:
+    zero = jnp.zeros((guards,))
+    whole = jnp.zeros((guards,), jnp.int32)
+    return Pace(zero, jnp.full((guards,), jnp.inf), zero, whole, jnp.zeros((), jnp.int32))
+
+
+def accumulation(pace: Pace, tau: Any) -> Any:
+    """Where the events of the guard that fired last pile up, if they go on like that."""
+    gap, ratio = pace.gap[pace.which], pace.ratio[pace.which]
+    return tau + gap * ratio / (1 - ratio)

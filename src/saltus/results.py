@@ -1,4 +1,4 @@
-"""Why a solve stopped: names, messages, remedies."""
+"""Why a solve stopped: names, messages, remedies, and the errors that carry them."""
 
 from __future__ import annotations
 
@@ -23,82 +23,194 @@ class Result(enum.IntEnum):
     no_consistent_state = 10
     inconsistent = 11
     singular = 12
+    chattering = 13
+    grazing = 14
+    interrupted = 15
+
+    @property
+    def what(self) -> str:
+        """What happened."""
+        return MESSAGES[self][0]
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return MESSAGES[self][1]
 
     @property
     def message(self) -> str:
-        return MESSAGES[self]
+        return " ".join(part for part in MESSAGES[self] if part)
 
     @property
     def ok(self) -> bool:
         return self in (Result.success, Result.terminated)
 
 
-MESSAGES = {
-    Result.running: "The solve has not finished.",
-    Result.success: "The end time was reached.",
-    Result.terminated: "A terminal event ended the solve.",
+# What happened, and what to do about it.
+MESSAGES: dict[Result, tuple[str, str]] = {
+    Result.running: ("The solve has not finished.", ""),
+    Result.success: ("The end time was reached.", ""),
+    Result.terminated: ("A terminal event ended the solve.", ""),
     Result.too_many_steps: (
-        "More steps than `max_steps`. Inside `jit` the tape has a fixed size: give `max_steps=` "
-        "as many rows as the trajectory needs. If the steps pile up at one place, look for a kink "
-        "or a stiff mode there, or loosen `rtol` and `atol`."
+        "More steps than `max_steps`.",
+        "Inside `jit` the tape has a fixed size: give `max_steps=` as many rows as the trajectory "
+        "needs. If the steps pile up at one place, look for a kink or a stiff mode there, or "
+        "loosen `rtol` and `atol`.",
     ),
     Result.too_many_events: (
-        "More events than `max_events`. If they pile up at one time the model is Zeno there: stop "
-        "before it with a terminal event, or switch to a sliding or resting mode. Otherwise raise "
-        "`max_events`."
+        "More events than `max_events`.",
+        "If they pile up at one time the model is Zeno there: stop before it with a terminal "
+        "event, or switch to a sliding or resting mode. Otherwise raise `max_events`.",
     ),
     Result.non_finite: (
-        "A model function returned NaN or infinity, and shorter steps did not help. Check its "
-        "domain (square roots, logarithms, divisions) at the state given here."
+        "A model function returned NaN or infinity, and shorter steps did not help.",
+        "Check its domain (square roots, logarithms, divisions) at the state given here.",
     ),
     Result.step_underflow: (
-        "The step size fell below the resolution of time. The solution may have a pole here, or a "
-        "kink the error control cannot step over: make the kink an event (`saltus.when`), or stop "
-        "before the pole with a terminal event."
+        "The step size fell below the resolution of time.",
+        "The solution may have a pole here, or a kink the error control cannot step over: make the "
+        "kink an event (`saltus.when`), or stop before the pole with a terminal event.",
     ),
     Result.endless_chain: (
-        "Resets kept triggering each other at one instant. Give the guards a gap (hysteresis), or "
-        "let a reset change the mode so that its guard is no longer active."
+        "Resets kept triggering each other at one instant.",
+        "Give the guards a gap (hysteresis), or let a reset change the mode so that its guard is "
+        "no longer active.",
     ),
     Result.events_accumulate: (
-        "Events accumulate: the time between them shrinks geometrically to zero (Zeno). Stop with "
-        "a terminal event once the motion is small, or switch to a resting mode in the reset."
+        "Events accumulate: the time between them shrinks geometrically to zero (Zeno).",
+        "Stop with a terminal event once the motion is small, or switch to a resting mode in the "
+        "reset.",
     ),
     Result.resting_contact: (
         "The state rests on a guard and is pushed to its firing side, and the reset does not move "
-        "it: a resting contact. Switch to a resting mode in the reset (say, hold the body still "
-        "while it is pressed against the stop)."
+        "it: a resting contact.",
+        "Switch to a resting mode in the reset (say, hold the body still while it is pressed "
+        "against the stop).",
     ),
     Result.newton_failed: (
-        "The equations of an implicit step could not be solved, however short the step. The "
-        "solution may end here, or a model function has a kink: make it an event (`saltus.when`)."
+        "The equations of an implicit step could not be solved, however short the step.",
+        "The solution may end here, or a model function has a kink: make it an event "
+        "(`saltus.when`).",
     ),
     Result.no_consistent_state: (
-        "No algebraic states that satisfy the constraint were found from the guess at hand. Give a "
-        "better guess for z in the start, or in the reset: now.replace(x=..., z=...)."
+        "No algebraic states that satisfy the constraint were found from the guess at hand.",
+        "Give a better guess for z in the start, or in the reset: now.replace(x=..., z=...).",
     ),
     Result.inconsistent: (
-        "The differential states violate the constraint. At the start: correct them, or let "
-        "`saltus.consistent(system, start, p)` (or solve(..., repair=True)) move them to the "
-        "nearest consistent ones. After a reset: return a consistent x, say with "
-        "`saltus.implicit_reset`."
+        "The differential states violate the constraint.",
+        "At the start: correct them, or let `saltus.consistent(system, start, p)` (or solve(..., "
+        "repair=True)) move them to the nearest consistent ones. After a reset: return a "
+        "consistent x, say with `saltus.implicit_reset`.",
     ),
     Result.singular: (
         "The constraint does not determine the algebraic states here (singular): an impasse point, "
-        "or a system of higher index than declared."
+        "or a system of higher index than declared.",
+        "At an impasse, stop before it with a terminal event. Otherwise differentiate the equation "
+        "that lacks z until z appears in it.",
+    ),
+    Result.chattering: (
+        "The flows on both sides of a surface point at it, so that the state can neither cross it "
+        "nor leave it: it chatters.",
+        "Let it slide along the surface (`saltus.sliding`), or give the switching a gap "
+        "(hysteresis).",
+    ),
+    Result.grazing: (
+        'A guard touches zero without crossing it, and `on_grazing` is "raise": whether the event '
+        "happens here depends on the last digit, and nothing has a derivative.",
+        'Move the parameters, or write on_grazing="fire" or "ignore".',
+    ),
+    Result.interrupted: (
+        "It was stopped by hand (Ctrl-C).",
+        "What was computed until then is in `error.solution`; to go on from there, start another "
+        "solve at `error.solution.last`.",
     ),
 }
 
 
 class SolveError(RuntimeError):
-    """A solve stopped early. Carries everything that was computed until then."""
+    """A solve stopped early. Its text says what happened, where, and what to do.
 
-    def __init__(self, text: str, *, result: Result, t: float, event: str | None, solution: Any):
+    `result` is the reason, `t` the time, `mode` the automaton's mode there, `event` the name of
+    the event at fault or else of the last one, `values` the states there and what else matters for
+    the failure, `advice` the remedy alone, and `solution` everything computed until then.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        result: Result,
+        t: float,
+        event: str | None = None,
+        solution: Any = None,
+        mode: str | None = None,
+        values: dict[str, Any] | None = None,
+        advice: str | None = None,
+    ):
         super().__init__(text)
         self.result = result
         self.t = t
+        self.mode = mode
         self.event = event
+        self.values = {} if values is None else values
         self.solution = solution
+        self.advice = result.advice if advice is None else advice
+
+    def retold(self, text: str) -> SolveError:
+        """The same error in other words."""
+        return _restored(type(self), text, dict(self.__dict__))
+
+    def __reduce__(self) -> Any:
+        # Solutions hold functions, which do not travel between processes.
+        return _restored, (type(self), str(self), {**self.__dict__, "solution": None})
+
+
+def _restored(kind: type[SolveError], text: str, attributes: dict[str, Any]) -> SolveError:
+    error = kind.__new__(kind, text)
+    error.__dict__.update(attributes)
+    return error
+
+
+class EventError(SolveError):
+    """Events that leave the solve no way on: too many, endless, at rest, chattering, grazing."""
+
+
+class ZenoError(EventError):
+    """Events that accumulate; `values["accumulation time"]` is where."""
+
+
+class StepError(SolveError):
+    """Steps that came to nothing: too many, too short, or without a solution."""
+
+
+class NonFiniteError(SolveError):
+    """A model function that gave NaN or infinity; `values` has its name and value."""
+
+
+class ConstraintError(SolveError):
+    """Algebraic states that do not exist, or differential ones that violate the constraint."""
+
+
+class SolveInterrupted(SolveError, KeyboardInterrupt):
+    """A solve was stopped by hand. Whatever handles a KeyboardInterrupt handles this one too."""
+
+
+KINDS: dict[Result, type[SolveError]] = {
+    Result.too_many_steps: StepError,
+    Result.step_underflow: StepError,
+    Result.newton_failed: StepError,
+    Result.too_many_events: EventError,
+    Result.endless_chain: EventError,
+    Result.resting_contact: EventError,
+    Result.chattering: EventError,
+    Result.grazing: EventError,
+    Result.events_accumulate: ZenoError,
+    Result.non_finite: NonFiniteError,
+    Result.no_consistent_state: ConstraintError,
+    Result.inconsistent: ConstraintError,
+    Result.singular: ConstraintError,
+    Result.interrupted: SolveInterrupted,
+}
 
 
 class ReverseOverReverse(NotImplementedError):

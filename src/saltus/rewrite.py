@@ -7,6 +7,7 @@ and sums it stays.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
@@ -14,6 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core
 from jax.extend import core as jex
+
+try:
+    from jax._src.source_info_util import user_context
+except ImportError:  # lines of the model are then not known where it was rewritten
+    user_context = None
 
 SCATTERS = ("scatter", "scatter-add")
 MANY = 16  # windows that are written out
@@ -30,7 +36,17 @@ def awkward(jaxpr: Any) -> bool:
     )
 
 
-def rewritten(jaxpr: Any, consts: Any, args: Any) -> list:
+def line_kept(eqn: Any, top: bool = True) -> Any:
+    """What is traced inside counts as written on the user's line of an operation.
+
+    Not below the top: programs of inner calls are shared, and have the line of their first use.
+    """
+    if user_context is None or not top:
+        return contextlib.nullcontext()
+    return user_context(eqn.source_info.traceback)
+
+
+def rewritten(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
     """Evaluate a jaxpr with inner `jit`s written out and what is awkward replaced."""
     env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
@@ -41,14 +57,15 @@ def rewritten(jaxpr: Any, consts: Any, args: Any) -> list:
         values = [read(v) for v in eqn.invars]
         name = eqn.primitive.name
         inner = eqn.params.get("jaxpr") if name in ("jit", "pjit") else None
-        if inner is not None and awkward(inner.jaxpr):
-            out = rewritten(inner.jaxpr, inner.consts, values)
-        elif name in SCATTERS and _simple(eqn, values):
-            out = [_updates(eqn, values)]
-        elif _is_small_product(eqn):
-            out = [_product(eqn, *values)]
-        else:
-            out = _bind(eqn, values)
+        with line_kept(eqn, top):
+            if inner is not None and awkward(inner.jaxpr):
+                out = rewritten(inner.jaxpr, inner.consts, values, top=False)
+            elif name in SCATTERS and _simple(eqn, values):
+                out = [_updates(eqn, values)]
+            elif _is_small_product(eqn):
+                out = [_product(eqn, *values)]
+            else:
+                out = _bind(eqn, values)
         env.update(zip(eqn.outvars, out, strict=True))
     return [read(v) for v in jaxpr.outvars]
 

@@ -10,13 +10,16 @@ from .firing import EPS, choose, resolution, sigma
 from .leaves import Leaves
 from .locate import INACTIVE, Candidate, fires
 from .model import At, Model, Par
-from .record import Carry, Knobs, Search
+from .record import FIRE, NO_EVENT, RAISE, Carry, Knobs, Search
+from .results import Result
 from .staging import branch, staged
 
 AGAIN, NOTHING, EVENT, ANOTHER = range(4)
 
 
-def begin_search(seen: list[Candidate], h: Any, key: Any, guard: Any, member: Any) -> Search:
+def begin_search(
+    seen: list[Candidate], tiny: Leaves, h: Any, key: Any, guard: Any, member: Any
+) -> Search:
     """Look where the model of the guard says."""
     return Search(
         on=jnp.ones((), bool), guard=guard, member=member,
@@ -24,7 +27,14 @@ def begin_search(seen: list[Candidate], h: Any, key: Any, guard: Any, member: An
         low=jnp.zeros(()), high=pick([s.high for s in seen], guard, member) * h,
         verified=pick([s.verified for s in seen], guard, member), h=key * h,
         last=jnp.full((), jnp.inf), count=jnp.zeros((), jnp.int32),
+        tiny=pick(list(tiny), guard, member),
+        curve=pick([s.curve for s in seen], guard, member) / (h * h),
     )  # fmt: skip
+
+
+def seeking(s: Search) -> Any:
+    """Whether the search looks for a minimum of the guard, and has not found it beyond zero."""
+    return ~s.verified & (s.curve > 0)
 
 
 def polish(model: Model, par: Par, c: Carry, tried: Any) -> Any:
@@ -38,7 +48,7 @@ def polish(model: Model, par: Par, c: Carry, tried: Any) -> Any:
     slope = sig * pick(list(tried.slopes), s.guard, s.member)
     move = -value / jnp.where(slope == 0, 1.0, slope)
     right_way = (jnp.sign(slope) == -s.before) & (slope != 0)
-    near = s.on & tried.finite & right_way & (jnp.abs(move) <= 1e-8 * tried.h)
+    near = s.on & tried.finite & right_way & (jnp.abs(move) <= 1e-8 * tried.h) & ~seeking(s)
     move = jnp.where(near, move, 0.0)
     m = model.moving
     w = tuple(
@@ -56,6 +66,7 @@ class _Iteration(NamedTuple):
     verified: Any
     aim: Any
     correction: Any
+    touch: Any
 
 
 def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Carry) -> Carry:
@@ -69,7 +80,7 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Ca
     mine = tuple((s.guard == j) & (_range(a.size) == s.member) for j, a in enumerate(model.guards))
     earlier = tuple(e & ~m for e, m in zip(earlier, mine, strict=True))
     together = tuple(t | m for t, m in zip(together, mine, strict=True))
-    it = staged(lambda: _iterate(model, par, c, tried, earlier))
+    it = staged(lambda: _iterate(model, par, knobs, c, tried, earlier))
 
     def again() -> Carry:
         new = s._replace(
@@ -88,16 +99,48 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Ca
         return choose(model, new, [(t, t) for t in together] + [nothing] * len(model.timed))
 
     cases = [again, lambda: moved, event, lambda: _another(model, c, tried, earlier)]
-    return branch(it.verdict, cases)
+    new = branch(it.verdict, cases)
+    counts = new.counts._replace(touches=new.counts.touches + it.touch.astype(jnp.int32))
+    stop = it.touch & (knobs.grazing == RAISE)
+    code = jnp.where(stop, int(Result.grazing), new.code).astype(new.code.dtype)
+    return new._replace(counts=counts, code=code)
 
 
-def _iterate(model: Model, par: Par, c: Carry, tried: Any, earlier: Leaves) -> _Iteration:
+class _Bottom(NamedTuple):
+    """What is known of the minimum that a search looks for."""
+
+    done: Any  # there is nothing to find
+    touch: Any  # it is zero
+    aim: Any
+
+
+def _bottom(s: Search, h: Any, value: Any, slope: Any) -> _Bottom:
+    """One Newton step on the slope of a guard towards its minimum (M72).
+
+    A minimum within rounding of zero is a touch; from there the search goes a little further, so
+    that the guard is seen to have left zero.
+    """
+    curve = jnp.where(s.curve > 0, s.curve, 1.0)
+    depth = 0.5 * slope * slope / curve  # of the minimum, below the value here
+    clear = value - 8 * depth > s.tiny  # the curvature is the model's, not the guard's
+    left = s.last < 0
+    touch = ~clear & ~left & (depth <= 0.1 * s.tiny) & (jnp.abs(value) <= s.tiny)
+    move = jnp.where(touch, jnp.sqrt(32 * s.tiny / curve), -slope / curve)
+    return _Bottom(clear | left | (s.count > 12), touch, h + jnp.clip(move, -0.3 * h, 0.3 * h))
+
+
+def _iterate(
+    model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, earlier: Leaves
+) -> _Iteration:
     s, sig, h = c.search, sigma(par), tried.h
     value = pick(list(tried.values), s.guard, s.member)
     slope = sig * pick(list(tried.slopes), s.guard, s.member)
     direction = pick([jnp.full((), a.direction, jnp.int32) for a in model.guards], s.guard, 0)
-    crossed = (jnp.sign(value) == -s.before) & fires(-s.before, direction * sig)
-    low, high = jnp.where(crossed, s.low, h), jnp.where(crossed, h, s.high)
+    match = fires(-s.before, direction * sig)
+    beyond = (jnp.sign(value) == -s.before) & (~seeking(s) | (jnp.abs(value) > s.tiny))
+    crossed = beyond & match
+    looking = seeking(s) & ~crossed
+    low, high = jnp.where(crossed | looking, s.low, h), jnp.where(crossed, h, s.high)
     verified = s.verified | crossed
     correction = -value / jnp.where(slope == 0, 1.0, slope)
     size = jnp.abs(correction)
@@ -122,7 +165,15 @@ def _iterate(model: Model, par: Par, c: Carry, tried: Any, earlier: Leaves) -> _
     verdict = jnp.where(
         landed, jnp.where(overtaken, ANOTHER, EVENT), jnp.where(nothing, NOTHING, AGAIN)
     )
-    return _Iteration(verdict.astype(jnp.int32), low, high, verified, aim, correction)
+    low_point = _bottom(s, h, s.before * value, s.before * slope)
+    touch = looking & low_point.touch & match
+    still = jnp.where(low_point.done | beyond, NOTHING, AGAIN)
+    happens = jnp.where(knobs.grazing == FIRE, EVENT, NOTHING)
+    still = jnp.where(touch & (knobs.grazing != NO_EVENT), happens, still)
+    verdict = jnp.where(looking, still, verdict)
+    aim = jnp.where(looking, low_point.aim, aim)
+    correction = jnp.where(looking, jnp.where(low_point.touch, -1.0, jnp.inf), correction)
+    return _Iteration(verdict.astype(jnp.int32), low, high, verified, aim, correction, touch)
 
 
 def _another(model: Model, c: Carry, tried: Any, earlier: Leaves) -> Carry:
@@ -134,7 +185,8 @@ def _another(model: Model, c: Carry, tried: Any, earlier: Leaves) -> Carry:
         on=jnp.ones((), bool), guard=guard, member=member,
         before=pick(list(c.leaving), guard, member), low=jnp.zeros(()), high=tried.h,
         verified=jnp.ones((), bool), h=tried.h * start / jnp.maximum(start + end, 1e-300),
-        last=jnp.full((), jnp.inf), count=jnp.zeros((), jnp.int32),
+        last=jnp.full((), jnp.inf), count=jnp.zeros((), jnp.int32), tiny=jnp.zeros(()),
+        curve=jnp.zeros(()),
     )  # fmt: skip
     return c._replace(search=new)
 

@@ -14,7 +14,8 @@ from jax.interpreters import batching, mlir
 
 from .lanes import Level, add_level, lane_shape, nest, one_kernel
 from .loop import Spec, begin, blank_rows, loop, unpack
-from .model import At, Model, Par
+from .model import At, Par
+from .passes import Work
 from .record import Carry, Counts, Knobs, Pace, Rows
 from .results import Result
 from .trace import under_jit
@@ -62,75 +63,52 @@ def _outcome(carry: Carry, rows: Rows) -> Outcome:
     return Outcome(carry.at, carry.counts, carry.pace, carry.code, rows)
 
 
-def _complete(run: Run, *args: Any) -> tuple[Outcome, Carry]:
-    """Start and go."""
+def _opening(run: Run, *args: Any) -> Carry:
+    """The state of the loop before its first iteration."""
 
     def first(_: Any, flat: list) -> Carry:
         return begin(run.spec, *unpack(run.spec, flat))
 
-    carry = nest(first, run.levels)(jnp.zeros(_lanes(args, run.levels)), list(args))
-    rows = blank_rows(run.spec, carry.at, run.capacity)
-    carry, rows = loop(run.spec, run.levels, carry, rows, list(args))
-    return _outcome(carry, rows), carry
+    return nest(first, run.levels)(jnp.zeros(_lanes(args, run.levels)), list(args))
 
 
 # -- eagerly: the tape grows ----------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=256)
-def _first_pass(run: Run, platform: str) -> tuple[Any, dict]:
-    found: dict = {}
-
-    def flat(*args: Any) -> list:
-        leaves, found["structure"] = jax.tree.flatten(_complete(run, *args))
-        return leaves
-
-    return jax.jit(one_kernel(flat, platform)), found
-
-
-@functools.lru_cache(maxsize=256)
-def _next_pass(run: Run, structure: Any, platform: str) -> Any:
-    def flat(*given: Any) -> list:
-        n = structure.num_leaves
-        outcome, carry = jax.tree.unflatten(structure, given[:n])
-        carry, rows = loop(run.spec, run.levels, carry, outcome.rows, list(given[n:]))
-        return jax.tree.leaves((_outcome(carry, rows), carry))
-
-    return jax.jit(one_kernel(flat, platform))
+def _work(run: Run, platform: str) -> Work:
+    spec, levels = run.spec, run.levels
+    size = FIRST_CAPACITY * (1 if spec.model.light else 16)  # where compiling takes long, more room
+    return Work(
+        functools.partial(_opening, run),
+        lambda carry, size: blank_rows(spec, carry.at, size),
+        functools.partial(loop, spec, levels),
+        size,
+        platform,
+    )
 
 
-_last_capacity: dict[Any, int] = {}
+def _status(carry: Carry, size: int) -> tuple[bool, bool]:
+    running = np.asarray(carry.code) == int(Result.running)
+    full = np.asarray(carry.counts.rows) >= size
+    return bool(np.any(running)), bool(np.any(running & full))
 
 
 def _impl(*args: Any, run: Run) -> list:
-    """Grow the tape by factors of four until every lane has stopped, going on where it was full."""
+    """Pass after pass until every lane has stopped, on a tape that grows by factors of four."""
     platform = next(iter(args[0].devices())).platform
     if not run.grows:
         return _fixed(run, platform)(*args)
-    key = (run.spec, run.levels)
-    size = _last_capacity.get(key, _first_capacity(run.spec.model))
-    compiled, found = _first_pass(run._replace(capacity=size), platform)
-    flat = compiled(*args)
-    while True:
-        outcome, carry = jax.tree.unflatten(found["structure"], flat)
-        full = np.asarray(outcome.counts.rows) >= size
-        if not np.any((np.asarray(outcome.code) == int(Result.running)) & full):
-            break
-        size *= 4
-        rows = jax.tree.map(functools.partial(_longer, size + 1), outcome.rows)
-        given = jax.tree.leaves((outcome._replace(rows=rows), carry))
-        flat = _next_pass(run._replace(capacity=size), found["structure"], platform)(*given, *args)
-    _last_capacity[key] = size
-    return jax.tree.leaves(outcome)
+    work = _work(run._replace(capacity=0), platform)
+    carry, rows, by_hand = work.complete(args, _lanes(args, run.levels), _status)
+    return jax.tree.leaves(_outcome(_stopped(run, carry) if by_hand else carry, rows))
 
 
-def _first_capacity(model: Model) -> int:
-    """Growing costs a compilation: where that takes long, room is cheaper."""
-    return FIRST_CAPACITY * (1 if model.light else 16)
-
-
-def _longer(size: int, rows: Any) -> Any:
-    return jnp.concatenate([rows, jnp.zeros((size - rows.shape[0], *rows.shape[1:]), rows.dtype)])
+def _stopped(run: Run, carry: Carry) -> Carry:
+    """Named so; a batch cannot be handed back in parts."""
+    if run.levels:
+        raise KeyboardInterrupt
+    return carry._replace(code=jnp.full_like(carry.code, int(Result.interrupted)))
 
 
 # -- inside `jit`: a fixed capacity ---------------------------------------------------------------
@@ -151,8 +129,10 @@ def _abstract(*avals: Any, run: Run) -> list:
     time, whole = jnp.dtype("float64"), jnp.dtype("int32")
     state = range(1 + m.n_w + m.n_i)
     z = range(len(state), len(state) + m.n_z)
-    numbers = [whole] * len(Counts._fields) + [time, time, time, whole, whole]
-    out = [*map(end, state), *map(end, z), *(core.ShapedArray(lanes, d) for d in numbers)]
+    count = core.ShapedArray(lanes, whole)
+    pace = [core.ShapedArray((*lanes, m.n_guards), d) for d in (time, time, time, whole)]
+    counts = [count] * len(Counts._fields)
+    out = [*map(end, state), *map(end, z), *counts, *pace, count, count]
     column = (run.capacity + 1, *lanes)
     columns = [time, m.kind_dtype, *[whole] * m.families]
     aux = [core.ShapedArray((*column, *v.shape), v.dtype) for v in run.spec.stepper.aux(m)]
@@ -174,7 +154,10 @@ def _bounded(run: Run, platform: str) -> Any:
     """The whole simulation with a fixed number of rows; running out of them is a result."""
 
     def flat(*args: Any) -> list:
-        outcome, _ = _complete(run, *args)
+        carry = _opening(run, *args)
+        rows = blank_rows(run.spec, carry.at, run.capacity)
+        carry, rows, _ = loop(run.spec, run.levels, carry, rows, list(args))
+        outcome = _outcome(carry, rows)
         full = outcome.code == int(Result.running)
         code = jnp.where(full, int(Result.too_many_steps), outcome.code)
         return jax.tree.leaves(outcome._replace(code=code))

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .course import Course, course
-from .diagnose import explain, state_words
+from .diagnose import explain, state_values, state_words
 from .loop import Spec
 from .readout import Tape, hide, read, read_events, read_instants
 from .record import Pace
-from .results import Result, SolveError
+from .results import KINDS, Result, SolveError
 from .system import Instant
 from .tables import describe, describe_events, describe_stats
 from .trace import is_tracer
@@ -118,6 +118,7 @@ class Stats(eqx.Module):
     evaluations: Any  # of the flow
     rows: Any
     events: Any
+    touches: Any  # guards that came to zero and turned back
 
     def __repr__(self) -> str:
         return describe_stats(self)
@@ -179,6 +180,8 @@ class Solution(Presented, eqx.Module):
     max_events: int = eqx.field(static=True, repr=False)
     units: Any = eqx.field(static=True, repr=False)
     adapt: Any = eqx.field(static=True, repr=False, default=None)  # to the user's own instants
+    tolerance: Any = eqx.field(repr=False, default=None)  # relative, and absolute of each leaf
+    on_grazing: str = eqx.field(static=True, repr=False, default="record")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -194,6 +197,13 @@ class Solution(Presented, eqx.Module):
     def start(self) -> Any:
         """The time at which the solve started."""
         return self.tape.theta[0]
+
+    @property
+    def certificate(self) -> Any:
+        """Whether derivatives of this solution can be trusted, and how far they reach."""
+        from .trust import certificate
+
+        return certificate(self)
 
     def _declared(self) -> list:
         return [a for a in self.spec.model.actions if a.logged]
@@ -258,15 +268,27 @@ class Solution(Presented, eqx.Module):
             one = jax.vmap(one)
         return one(self.tape)
 
+    @property
+    def error(self) -> SolveError | None:
+        """The error that `throw=True` raises, or none if the solve went well."""
+        if is_tracer(self.result):
+            raise TypeError(
+                "sol.error is known when the compiled function has run. Inside it write "
+                "sol.check(), or return sol.result."
+            )
+        bad = np.any(np.asarray(self.result) > int(Result.terminated))
+        return failure(self) if bad else None
+
     def check(self) -> Solution:
         """Raise if the solve failed; inside `jit` too, where the error comes at run time."""
-        bad = self.result > int(Result.terminated)
         if is_tracer(self.result):
+            bad = self.result > int(Result.terminated)
             codes = [r for r in Result if r > Result.terminated]
             index = jnp.clip(self.result - int(codes[0]), 0, len(codes) - 1)
             return eqx.branched_error_if(self, bad, index, [r.message for r in codes])
-        if np.any(np.asarray(bad)):
-            raise failure(self)
+        error = self.error
+        if error is not None:
+            raise error
         return self
 
 
@@ -274,21 +296,31 @@ def failure(sol: Solution) -> SolveError:
     """The error that says where and why a solve stopped."""
     sol = jax.tree.map(jax.lax.stop_gradient, sol)  # plain numbers, also inside `jax.grad`
     if jnp.ndim(sol.result):
-        codes = np.asarray(sol.result).reshape(-1)
-        lanes = np.flatnonzero(codes > int(Result.terminated))
-        result = Result(int(codes[lanes[0]]))
-        text = (
-            f"{len(lanes)} of {codes.size} solves stopped early; the first is number {lanes[0]}: "
-            f"{result.name}: {result.message}"
-        )
-        return SolveError(text, result=result, t=float("nan"), event=None, solution=sol)
-    result = Result(int(sol.result))
-    t = float(sol.last.t)
-    event = None
-    place = f"solve stopped at t = {t:.10g} after {int(sol.stats.steps)} steps"
-    log = sol.events
-    if int(log.count):
-        event = sol.names[int(log.which[-1])]
-        place += f' and {int(log.count)} events, the last "{event}"'
-    text = f"{place}: {result.name}. {explain(sol, result)}\nState there: {state_words(sol.last)}"
-    return SolveError(text, result=result, t=t, event=event, solution=sol)
+        return _first_failure(sol)
+    result, t = Result(int(sol.result)), float(sol.last.t)
+    mode = sol.modes[int(sol.last.mode)] if sol.modes else None
+    why, log = explain(sol, result), sol.events
+    last = sol.names[int(log.which[-1])] if int(log.count) else None
+    place = f"solve stopped at t = {t:.10g}"
+    place += f' in mode "{mode}"' if mode else ""
+    place += f" after {int(sol.stats.steps)} steps"
+    many = "s" if int(log.count) > 1 else ""
+    place += f' and {int(log.count)} event{many}, the last "{last}"' if last else ""
+    text = f"{place}: {result.name}. {why.what} {why.advice}\nState there: {state_words(sol.last)}"
+    return KINDS.get(result, SolveError)(
+        text, result=result, t=t, mode=mode, event=why.event or last, solution=sol,
+        values={**state_values(sol.last), **why.values}, advice=why.advice,
+    )  # fmt: skip
+
+
+def _first_failure(sol: Solution) -> SolveError:
+    """The error of the first solve of a batch that stopped early; `solution` is the whole batch."""
+    codes = np.asarray(sol.result)
+    lanes = np.flatnonzero(codes > int(Result.terminated))
+    where = np.unravel_index(lanes[0], codes.shape)
+    error = failure(jax.tree.map(lambda v: v[where], sol))
+    number = ", ".join(map(str, where))
+    text = f"{len(lanes)} of {codes.size} solves stopped early; the first is number {number}: "
+    error = error.retold(text + str(error))
+    error.solution = sol
+    return error

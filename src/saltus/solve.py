@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .build import Built, Parts, build, dismantle
+from .build import Built, build
+from .checkpoints import Checkpointed, in_pieces
 from .consistent import attached, begun
 from .control import PI
+from .culprits import silent_output
 from .firing import asked, resolution
+from .gather import note
 from .implicit import still
 from .invariants import broken
 from .leaves import Leaves
@@ -20,21 +25,25 @@ from .loop import Spec
 from .methods import Method, Radau5, Tsit5
 from .methods.projecting import keeping
 from .model import At, Model, Par
+from .parts import Parts, dismantle
 from .primitives import Recorded, replay
 from .probe import current_probe
 from .projection import projected
 from .readout import TAYLOR, Tape, read, read_end, read_visits
-from .record import Knobs
+from .record import FIRE, NO_EVENT, RAISE, Knobs
 from .results import Result
 from .simulate import Outcome, simulate
-from .solution import Solution, Stats, failure
+from .solution import Solution, Stats
 from .system import HybridSystem, Instant
+from .tables import is_traced
 from .trace import is_tracer, under_jit
 from .visits import Visits, visit
 
 ROWS_IN_JIT = 4096
 EVENTS_IN_JIT = 256
 MANY = 1_000_000
+MOST = 2**31 - 1  # that a count can hold
+GRAZING = {"record": NO_EVENT, "ignore": NO_EVENT, "raise": RAISE, "fire": FIRE}
 
 
 def solve(
@@ -49,6 +58,9 @@ def solve(
     max_steps: int | None = None,
     max_events: int | None = None,
     repair: bool = False,
+    on_grazing: str = "record",
+    resolve_guards: bool = False,
+    checkpoints: int | None = None,
 ) -> Solution:
     """Simulate `system` from `start` to `t1` and return a differentiable `Solution`.
 
@@ -60,23 +72,62 @@ def solve(
     the tape; `max_events` the firings, and inside `jit` the length of the event log. `repair=True`
     moves an inconsistent start of a DAE to the nearest consistent one instead of reporting it
     (`saltus.consistency` says what that changes).
+
+    A guard that touches zero without crossing it is no event, and its touch is recorded in
+    `sol.certificate`; `on_grazing` may also be "fire", "raise" or "ignore". `resolve_guards=True`
+    puts the guards into the error norm, for guards that change faster than the states.
+
+    `checkpoints=1000` keeps the state of the loop at every thousandth row instead of the tape, and
+    simulates each piece again when a derivative is taken: a long solve then needs little memory,
+    and about twice the time. The event log and dense output are not kept.
+
+    Ctrl-C ends a solve within about a second with `SolveInterrupted`, a `KeyboardInterrupt` that
+    carries the partial solution. Inside `jit` nothing can stop a program before it is through.
     """
     method = _method(system, method)
     t1 = _number("t1", t1)
     model, at, par = first_state(system, start, p, t1, repair)
-    ts = None if ts is None else _times(ts, par.theta[0], t1)
+    t0 = _number("the start's t", par.theta[0])
+    ts = None if ts is None else _times(ts, t0, t1)
     _check_index(model, method)
-    spec = Spec(model, keeping(method.stepper, model), method.control.adaptive)
+    adaptive = method.control.adaptive
+    spec = Spec(model, keeping(method.stepper, model), adaptive, bool(resolve_guards and adaptive))
     capacity = ROWS_IN_JIT if max_steps is None else _count("max_steps", max_steps)
     log_size = EVENTS_IN_JIT if max_events is None else _count("max_events", max_events)
-    knobs = _knobs(model, method, max_steps, max_events)
-    outcome = _kept(model, simulate(spec, at, par, knobs, capacity), par, knobs)
-    tape, visits = _tape(spec, outcome, at, par, ts)
+    knobs = _knobs(model, method, max_steps, max_events, _grazing(on_grazing))
+    if checkpoints is None:
+        outcome = _kept(model, simulate(spec, at, par, knobs, capacity), par, knobs)
+        tape, visits = _tape(spec, outcome, at, par, ts)
+    else:
+        rows = _count("checkpoints", checkpoints)
+        outcome, tape, visits = in_pieces(spec, at, par, knobs, rows, capacity, ts)
+        outcome = _kept(model, outcome, par, knobs)
     sol = _solution(system, spec, tape, outcome, ts, visits, log_size)
-    concrete = not is_tracer(sol.result)
-    if throw and concrete and np.any(np.asarray(sol.result) > int(Result.terminated)):
-        raise failure(sol)
+    sol = sol if checkpoints is None else Checkpointed.of(sol)
+    sol = dataclasses.replace(sol, tolerance=asked(knobs), on_grazing=on_grazing)
+    note(sol)
+    if not is_tracer(sol.result) and (throw or _by_hand(sol)):
+        _judge(sol)
     return sol
+
+
+def _by_hand(sol: Solution) -> bool:
+    return bool(np.any(np.asarray(sol.result) == int(Result.interrupted)))
+
+
+def _judge(sol: Solution) -> None:
+    """Raise if the solve failed; warn of outputs that have no value though the states have."""
+    sol.check()
+    if sol.spec.model.output_fn is None or is_traced((sol.t, sol.y, sol.reached)):
+        return
+    lost = silent_output(sol)
+    if lost:
+        warnings.warn(
+            f"solve: {lost}, where the states are finite. Check the domain of the output function "
+            "(square roots, logarithms, divisions); solve(..., throw=False) does not warn.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _kept(model: Model, outcome: Outcome, par: Par, knobs: Knobs) -> Outcome:
@@ -137,24 +188,36 @@ def _check_index(model: Model, method: Method) -> None:
 
 
 def _number(name: str, value: Any) -> Any:
-    value = jnp.asarray(value, dtype=jnp.float64)
+    try:
+        value = jnp.asarray(value, dtype=jnp.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"solve: {name} is {value!r}, expected a number.") from None
     if value.ndim:
         raise ValueError(f"solve: {name} has shape {value.shape}, expected a number.")
     if not is_tracer(value) and not np.isfinite(value):
+        late = "To run until something happens, give a late end and a terminal event."
         raise ValueError(
-            f"solve: {name} is {float(value)}, expected a finite number. To run until something "
-            "happens, give a late end and a terminal event."
+            f"solve: {name} is {float(value)}, expected a finite number. "
+            f"{late if name == 't1' else ''}".strip()
         )
     return value
 
 
 def _count(name: str, value: Any) -> int:
-    if is_tracer(value) or int(value) != value or value < 1:
-        raise ValueError(f"solve: {name} is {value}, expected a whole number of at least 1.")
+    try:
+        known = not is_tracer(value) and not isinstance(value, bool) and int(value) == value
+    except (TypeError, ValueError):
+        known = False
+    if not known or not 1 <= value <= MOST:
+        raise ValueError(
+            f"solve: {name} is {value!r}, expected a whole number from 1 to {MOST} that is known "
+            "before the solve runs."
+        )
     return int(value)
 
 
 def _times(ts: Any, t0: Any, t1: Any) -> Any:
+    """Save times, in any order, repeated or not; saved values come in the same order."""
     ts = jnp.asarray(ts, dtype=jnp.float64)
     if ts.ndim != 1:
         raise ValueError(
@@ -164,7 +227,7 @@ def _times(ts: Any, t0: Any, t1: Any) -> Any:
     if not any(is_tracer(v) for v in (ts, t0, t1)) and ts.size:
         low, high = sorted((float(t0), float(t1)))
         slack = 1e-12 * max(abs(low), abs(high), 1e-300)
-        outside = np.asarray((ts < low - slack) | (ts > high + slack))
+        outside = np.asarray(~((ts >= low - slack) & (ts <= high + slack)))  # NaN is outside, too
         if outside.any():
             raise ValueError(
                 f"solve: ts contains {float(ts[int(outside.argmax())])}, outside of "
@@ -224,13 +287,24 @@ def _first_tick(theta: Leaves, slot: int, backward: Any) -> Any:
     return jnp.where(backward, before, after).astype(jnp.int64)
 
 
-def _knobs(model: Model, method: Method, max_steps: int | None, max_events: int | None) -> Knobs:
+def _grazing(word: Any) -> int:
+    if word not in GRAZING:
+        raise ValueError(
+            f"solve: on_grazing is {word!r}, expected one of {', '.join(map(repr, GRAZING))}."
+        )
+    return GRAZING[word]
+
+
+def _knobs(
+    model: Model, method: Method, max_steps: int | None, max_events: int | None, grazing: int
+) -> Knobs:
     """The method's numbers as arrays: changing one never recompiles."""
     control = method.control if isinstance(method.control, PI) else PI()
     fixed = getattr(method.control, "h", 1.0)
-    given = _array(method.rtol)
-    rtol = method.tolerance(given)
-    ratio = jnp.where(given > 0, rtol / jnp.where(given > 0, given, 1.0), 1.0)
+    given, coarsest = _array(method.rtol), max(float(jnp.finfo(d).eps) for d in model.dtypes)
+    least = jnp.maximum(given, coarsest)
+    rtol = method.tolerance(least)
+    ratio = jnp.where(given > 0, rtol / least, 1.0)
     many, events = (ROWS_IN_JIT, EVENTS_IN_JIT) if under_jit() else (MANY, MANY)
     return Knobs(
         rtol=rtol,
@@ -244,6 +318,7 @@ def _knobs(model: Model, method: Method, max_steps: int | None, max_events: int 
         max_steps=jnp.asarray(many if max_steps is None else max_steps, jnp.int32),
         max_events=jnp.asarray(events if max_events is None else max_events, jnp.int32),
         asked=1.0 / ratio,
+        grazing=jnp.asarray(grazing, jnp.int32),
     )
 
 
@@ -310,7 +385,10 @@ def _solution(
         t = ts
         y, integrals, reached = read(spec, tape, ts, "right")
     counts = outcome.counts
-    stats = Stats(counts.steps, counts.rejected, counts.evaluations, counts.rows, counts.events)
+    stats = Stats(
+        counts.steps, counts.rejected, counts.evaluations, counts.rows, counts.events,
+        counts.touches,
+    )  # fmt: skip
     units = None if system.units is None else tuple(sorted(system.units.items()))
     return Solution(
         t, y, reached, integral, integrals, final, outcome.code, stats, last, tape, outcome.pace,

@@ -131,6 +131,9 @@ class Event:
 
     `active` may depend on modes, discrete states and parameters only: it is looked at where the
     solve starts and after every event.
+
+    `zeno` says how to go on where the events accumulate at one time, or where the state rests on
+    the guard: a reset like `reset`, or the name of a mode. Without it the solve stops there.
     """
 
     name: str
@@ -140,6 +143,7 @@ class Event:
     terminal: bool = False
     when: Literal["edge", "level", "contact"] = "edge"
     active: Callable | None = None
+    zeno: Callable | str | None = None
 
     def __post_init__(self):
         _name("Event", self.name)
@@ -147,6 +151,8 @@ class Event:
         _callable(owner, "guard", self.guard)
         _callable(owner, "reset", self.reset, optional=True)
         _callable(owner, "active", self.active, optional=True)
+        if not isinstance(self.zeno, str):
+            _callable(owner, "zeno", self.zeno, optional=True)
         if self.direction not in DIRECTIONS:
             raise ValueError(
                 f"{owner}: direction is {self.direction!r}, expected one of 'falling', 'rising', "

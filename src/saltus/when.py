@@ -18,6 +18,8 @@ from jax.extend import core as jex
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from .rewrite import line_kept
+
 when_p = Primitive("saltus_when")
 
 
@@ -112,7 +114,7 @@ def uses_when(jaxpr: Any) -> bool:
     )
 
 
-def _inline(jaxpr: Any, consts: Any, args: Any) -> list:
+def _inline(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
     """Evaluate with inner `jit`s written out, so that everything is on one level."""
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
@@ -123,14 +125,16 @@ def _inline(jaxpr: Any, consts: Any, args: Any) -> list:
         values = [read(v) for v in eqn.invars]
         inner = eqn.params.get("jaxpr") if eqn.primitive.name in ("jit", "pjit") else None
         if inner is not None:
-            out = _inline(inner.jaxpr, inner.consts, values)
+            with line_kept(eqn, top):
+                out = _inline(inner.jaxpr, inner.consts, values, top=False)
         else:
             if any(map(uses_when, jex.jaxprs_in_params(eqn.params))):
                 raise NotImplementedError(
                     f"saltus.when inside `{eqn.primitive.name}` cannot make its own event. Call it "
                     "outside of loops and conditionals in the flow."
                 )
-            out = eqn.primitive.bind(*values, **eqn.params)
+            with line_kept(eqn, top):
+                out = eqn.primitive.bind(*values, **eqn.params)
             out = out if eqn.primitive.multiple_results else [out]
         env.update(zip(eqn.outvars, out, strict=True))
     return [read(v) for v in jaxpr.outvars]
@@ -184,6 +188,7 @@ def _evaluate(closed: Any, args: Any, compared: list, given: dict | None) -> tup
             if given is not None:
                 env[var] = given[var]
                 continue
-        out = eqn.primitive.bind(*values, **eqn.params)
+        with line_kept(eqn):
+            out = eqn.primitive.bind(*values, **eqn.params)
         env.update(zip(eqn.outvars, out if eqn.primitive.multiple_results else [out], strict=True))
     return [read(v) for v in jaxpr.outvars], [differences[v] for v in compared]

@@ -160,12 +160,11 @@ def _check_first(setup: Setup, objective: Objective, u: np.ndarray, search: str)
         try:
             solve(shape.system, start, p, setup.ends[k], method=setup.scenario.method)
         except SolveError as error:
-            raise SolveError(
+            raise error.retold(
                 f"fit: the first guess cannot be simulated (experiment "
                 f"{setup.experiments[k].name}). {error}\nGive another first guess, or write "
-                'search="horizon", which begins with the part that can be simulated.',
-                result=error.result, t=error.t, event=error.event, solution=error.solution,
-            ) from error  # fmt: skip
+                'search="horizon", which begins with the part that can be simulated.'
+            ) from error
     raise ValueError("fit: the loss is not finite at the first guess, though it can be simulated.")
 
 
@@ -298,6 +297,7 @@ def _result(
         np.asarray(free.natural(jnp.asarray(free.initial))), certain, found.loss, noise, result,
         message, found.noise, monitor.history, experiments, settings, time.perf_counter() - clock,
         objective.count.compile, objective.count.values, u, objective, plan, setup, freedom,
+        monitor.path,
     )  # fmt: skip
 
 

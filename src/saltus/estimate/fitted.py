@@ -15,6 +15,8 @@ from ..results import SolveError
 from ..solution import Solution
 from ..solve import solve
 from ..tables import number, table, unit_of
+from ..trust import Certificate, certificate
+from ..trust.words import VERDICTS
 from . import predict, sure
 from .matching import EventMatch
 from .objective import Objective
@@ -87,6 +89,30 @@ class Fit:
     _search: Search = dataclasses.field(repr=False)
     _setup: Setup = dataclasses.field(repr=False)
     _freedom: float | None = None
+    _path: list[np.ndarray] = dataclasses.field(default_factory=list, repr=False)
+
+    @functools.cached_property
+    def certificates(self) -> list[Certificate]:
+        """Whether the gradient can be trusted at the fitted numbers, by experiment."""
+        return [certificate(sol) for sol in self._objective.solutions(jnp.asarray(self.u))]
+
+    @property
+    def verdict(self) -> str:
+        """The worst of them: TRUSTED, DEGRADED or UNTRUSTED."""
+        return VERDICTS[max(int(c.level) for c in self.certificates)]
+
+    @functools.cached_property
+    def verdicts(self) -> list[tuple[int, str]]:
+        """The verdict along the search: (iteration, verdict) of at most 40 iterations."""
+        rows = np.unique(np.linspace(0, len(self._path) - 1, 40).astype(int))
+        found = []
+        for k in rows if self._path else ():
+            levels = [
+                int(certificate(sol).level)
+                for sol in self._objective.solutions(jnp.asarray(self._path[k]))
+            ]
+            found.append((int(k), VERDICTS[max(levels)]))
+        return found
 
     @property
     def ok(self) -> bool:

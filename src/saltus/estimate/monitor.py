@@ -29,6 +29,7 @@ class Monitor:
     ):
         self.names = names
         self.history: list[dict[str, Any]] = []
+        self.path: list[np.ndarray] = []  # where each iteration ended
         self.stage = "fit"
         self.total = total
         self.clock = time.perf_counter()
@@ -64,6 +65,7 @@ class Monitor:
         }
         self.history.append(entry)
         self.latest = np.array(u[: len(self.names)], dtype=float)  # segments have more
+        self.path.append(self.latest)
         if self._whole and np.isfinite(loss) and (self.best is None or loss < self.best[0]):
             self.best = (float(loss), self.latest)
         if self.log is not None:

@@ -18,10 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..results import Result
+from ..solution import Solution
+from ..solve import solve
+from .caution import level, reach
 from .matching import EventMatch, matched
 from .optimisers import Unconstrained
 from .parameters import Free
-from .predict import How, Seen, residuals
+from .predict import How, Seen, residuals, restore
 from .runs import Run, Shape, pad, until
 
 ROWS, LOG, LARGEST = 4096, 128, 4_000_000
@@ -176,6 +179,26 @@ class Objective(Unconstrained):
         """The sequence of events of all experiments, in short."""
         self.value(u)
         return signature(self.seen)
+
+    def solutions(self, u: Any) -> list[Solution]:
+        """The simulations of all experiments, each with its own tape."""
+        ends = []
+        for shape, run in zip(self.shapes, self.runs, strict=True):
+            p, start = restore(shape, run, u)
+            options = {"method": self.how.method, "throw": False}
+            ends.append(solve(shape.system, start, p, run.t1, ts=run.ts, **options))
+        return ends
+
+    def reach(self, u: np.ndarray, step: np.ndarray) -> float:
+        """How much of a step can be taken before a sequence of events changes."""
+        here, along = jnp.asarray(u), jnp.asarray(step)
+        return reach(lambda s: self.solutions(here + s * along))
+
+    def level(self, u: np.ndarray) -> int:
+        """Whether the gradient exists here."""
+        if not any(shape.system.events for shape in self.shapes):
+            return 0
+        return level(self.solutions(jnp.asarray(u)))
 
     def events(self) -> int:
         """How many events the last simulations had."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..extras import available
 from ..tables import number, table
+from .caution import Cautious
 from .choosing import choose
 from .monitor import Monitor, read_checkpoint
 from .optimisers import Ending, Limits, is_optax, sobol
@@ -119,7 +120,7 @@ def minimise(
                 continue
             problem.best = None
             if is_optax(optimiser):
-                ending = method(problem, guess, monitor, limits, **given)
+                ending = method(Cautious(problem, guess), guess, monitor, limits, **given)
             else:
                 ending = boxed(method, problem, guess, monitor, limits, given)
             if best is None or _better(problem, ending, best):

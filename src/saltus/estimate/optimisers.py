@@ -16,6 +16,8 @@ import numpy as np
 import scipy.optimize
 
 from ..extras import need
+from ..trust.quick import UNTRUSTED
+from .caution import leave
 from .monitor import Monitor
 from .parameters import Free
 
@@ -32,17 +34,30 @@ class Target(Protocol):
     def gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]: ...
     def hessian(self, u: np.ndarray) -> np.ndarray: ...
     def signature(self, u: np.ndarray) -> str: ...
+    def settle(self, u: np.ndarray) -> None: ...
+    def level(self, u: np.ndarray) -> int: ...
+    def share(self, u: np.ndarray) -> float: ...
     def events(self) -> int: ...
     def evaluations(self) -> int: ...
 
 
 OUT_OF_ITERATIONS = "out of iterations"
+NO_GRADIENT = "No gradient exists here: an event grazes its guard, or touches it."
 
 
 class Unconstrained:
-    """The part of a target that has no constraints."""
+    """The part of a target that has no constraints, and takes steps of any length."""
 
     below = above = np.zeros(0)
+
+    def settle(self, u: np.ndarray) -> None:
+        """Steps are counted from where an optimiser has arrived; see `Cautious`."""
+
+    def share(self, u: np.ndarray) -> float:
+        return 1.0
+
+    def level(self, u: np.ndarray) -> int:
+        return 0
 
     def constraints(self, u: np.ndarray) -> np.ndarray:
         return np.zeros(0)
@@ -111,16 +126,23 @@ def restarting(
 ) -> Ending:
     """Run `once(u, callback, iterations)`, afresh whenever the sequence of events changes.
 
-    What a quasi-Newton method has learnt of the curvature belongs to one sequence.
+    What a quasi-Newton method has learnt of the curvature belongs to one sequence. Where no
+    gradient exists it learns nothing: a step by hand leads away from there.
     """
     left = limits.iterations
     while True:
+        if target.level(u) == UNTRUSTED:
+            better = leave(target, u)
+            if better is None:
+                return Ending(u, False, NO_GRADIENT)
+            u = better
+        target.settle(u)
         signature, here = target.signature(u), [u]
 
         def each(now: np.ndarray, here: list = here, signature: str = signature) -> None:
             tell(monitor, target, now, *target.gradient(now))
             here[0] = np.array(now)
-            if target.signature(now) != signature:
+            if target.signature(now) != signature or target.level(now) == UNTRUSTED:
                 raise StopIteration
 
         try:
@@ -130,7 +152,7 @@ def restarting(
         except StopIteration:
             end, ok, text, used = here[0], False, "the sequence of events keeps changing", 1
         left -= max(used, 1)
-        changed = target.signature(here[0]) != signature
+        changed = target.signature(here[0]) != signature or target.level(here[0]) == UNTRUSTED
         u = here[0] if changed else end
         if left <= 0 or not changed:
             return Ending(np.clip(u, target.low, target.high), ok, text)
@@ -199,6 +221,7 @@ def optax(
         here = np.asarray(at)
         steps, state = rule.update(jnp.asarray(slope), state, at)
         at = jnp.clip(at + shorter * steps, target.low, target.high)
+        at = here + target.share(np.asarray(at)) * (at - here)
         monitor.extra = {f"state{k}": np.asarray(v) for k, v in enumerate(jax.tree.leaves(state))}
         monitor.extra["u"] = np.asarray(at)
         tell(monitor, target, here, value, slope)
@@ -244,6 +267,7 @@ def optimiser(name: Any) -> Callable[..., Ending]:
 
 def tell(monitor: Monitor, target: Target, u: np.ndarray, value: float, slope: np.ndarray) -> None:
     """An iteration ended here; a slope that a bound stops does not count."""
+    target.settle(u)
     steep = steepest(target, u, slope)
     monitor.iteration(u, value, steep, target.events(), target.evaluations())
 

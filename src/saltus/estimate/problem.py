@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
+from ..gather import gathering
 from ..solution import Solution
+from .caution import Cautious, level, reach
 from .constrained import slsqp
 from .monitor import Monitor
 from .objective import signature
@@ -156,6 +158,26 @@ class Problem:
         self._evaluate(u)
         return signature(self._seen)
 
+    def reach(self, u: np.ndarray, step: np.ndarray) -> float:
+        """How much of a step can be taken before a sequence of events changes."""
+        here, along = jnp.asarray(u), jnp.asarray(step)
+        return reach(lambda s: self._solutions(here + s * along))
+
+    def level(self, u: np.ndarray) -> int:
+        """Whether the gradient exists here."""
+        return level(self._solutions(jnp.asarray(u)))
+
+    def _solutions(self, u: Any) -> list[Solution]:
+        with gathering() as found:
+            self._all(u)
+        return found
+
+    def settle(self, u: np.ndarray) -> None:
+        """Steps are counted from where an optimiser has arrived; see `Cautious`."""
+
+    def share(self, u: np.ndarray) -> float:
+        return 1.0
+
     def events(self) -> int:
         return int(sum(np.sum(s.which >= 0) for s in self._seen))
 
@@ -214,7 +236,7 @@ def boxed(
     for smooth problems may circle. In a box it can only improve on the best point or not; boxes
     grow and shrink with that (M59).
     """
-    ending = method(problem, u, monitor, limits, **given)
+    ending = method(Cautious(problem, u), u, monitor, limits, **given)
     if ending.satisfied and problem.violation(ending.u) <= FEASIBLE:
         return ending
     if problem.best is None or len(given.get("resume", ())):

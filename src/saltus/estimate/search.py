@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .caution import Cautious
 from .monitor import Monitor
 from .objective import Objective
 from .optimisers import LEAST_SQUARES, Ending, Limits, Unconstrained, sobol, steepest
@@ -54,7 +55,7 @@ class Search:
             return self.method(target, u, monitor, limits, **self.options)
         squares = self.name in LEAST_SQUARES and np.isfinite(target.value(u))
         tied = Leashed(target, u, LONG) if squares else target
-        ending = self.method(tied, u, monitor, limits, **self.options)
+        ending = self.method(Cautious(tied, u), u, monitor, limits, **self.options)
         if target.best is not None and target.best[0] < target.value(ending.u) and not squares:
             return dataclasses.replace(ending, u=target.best[1])
         return ending

@@ -14,11 +14,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..control import PI, Fixed
 from ..leaves import Leaves
 from ..model import At, Model, Par
+from ..trace import is_tracer
+
+FINEST = 10 * float(np.finfo(np.float64).eps)  # relative tolerance
 
 
 class Trial(NamedTuple):
@@ -102,8 +107,9 @@ class Method(eqx.Module):
     """A method with its tolerances. Changing a number never recompiles.
 
     The error of a step is the root mean square of `error / (atol + rtol * max(|x0|, |x1|))` over
-    all states and integrals. `control=Fixed(h)` turns the error control off; `first_step` and
-    `max_step` bound the steps.
+    all states and integrals. `rtol` below the rounding of the states (2.2e-16, and 1.2e-7 where
+    one is a float32) is taken as that rounding. `control=Fixed(h)` turns the error control off;
+    `first_step` and `max_step` bound the steps.
     """
 
     rtol: Any = 1e-8
@@ -115,25 +121,20 @@ class Method(eqx.Module):
     highest_index = 1  # of the equations it can treat
 
     def __check_init__(self):
-        for name in ("rtol", "atol"):
-            value = getattr(self, name)
-            if isinstance(value, str) or (isinstance(value, int | float) and not value >= 0):
-                raise ValueError(
-                    f"{type(self).__name__}: {name} is {value}, expected a number >= 0."
-                )
-        pair = (self.rtol, self.atol)
-        if all(isinstance(v, int | float) and v == 0 for v in pair) and isinstance(
-            self.control, PI
-        ):
-            raise ValueError(
-                f"{type(self).__name__}: rtol and atol are both 0, which no step can meet. "
-                "Write rtol=1e-10, or control=saltus.Fixed(h)."
-            )
+        who = type(self).__name__
         if not isinstance(self.control, PI | Fixed):
             raise TypeError(
-                f"{type(self).__name__}: control is {self.control!r}, expected saltus.PI() or "
-                "saltus.Fixed(h)."
+                f"{who}: control is {self.control!r}, expected saltus.PI() or saltus.Fixed(h)."
             )
+        rtol, atol = (_known(f"{who}: {name}", getattr(self, name)) for name in ("rtol", "atol"))
+        _check_tolerances(who, rtol, atol, isinstance(self.control, PI))
+        lengths = {"first_step": self.first_step, "max_step": self.max_step}
+        if isinstance(self.control, Fixed):
+            lengths["h of control=Fixed(h)"] = self.control.h
+        for name, value in lengths.items():
+            for v in [] if value is None else _known(f"{who}: {name}", value):
+                if not np.all(v > 0) or (name != "max_step" and not np.all(np.isfinite(v))):
+                    raise ValueError(f"{who}: {name} is {v}, expected a number above 0.")
 
     @property
     def stepper(self) -> Any:
@@ -142,6 +143,39 @@ class Method(eqx.Module):
     def tolerance(self, rtol: Any) -> Any:
         """The relative tolerance its error estimate is held to; `atol` is scaled alike."""
         return rtol
+
+
+def _known(what: str, value: Any) -> list[np.ndarray]:
+    """The numbers in a setting that are known now: inside `jit` there may be none."""
+    leaves = [v for v in jax.tree.leaves(value) if not is_tracer(v)]
+    try:
+        return [np.asarray(v, dtype=np.float64) for v in leaves]
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} is {value!r}, expected a number.") from None
+
+
+def _check_tolerances(who: str, rtol: list, atol: list, adaptive: bool) -> None:
+    """Tolerances that are none, or that no step can meet."""
+    for name, values in (("rtol", rtol), ("atol", atol)):
+        for v in values:
+            if not (np.all(v >= 0) and np.all(np.isfinite(v))):
+                raise ValueError(f"{who}: {name} is {v}, expected a finite number >= 0.")
+    for v in rtol:
+        if np.any(v > 1):
+            raise ValueError(
+                f"{who}: rtol is {v}, so that no digit needs to be right. It is relative to the "
+                "states: write rtol=1e-6 for six digits."
+            )
+        if np.any((v > 0) & (v < FINEST)):
+            raise ValueError(
+                f"{who}: rtol is {v}, finer than float64 can be ({FINEST:.1e}). Write rtol=1e-14, "
+                "or rtol=0 to be held to atol alone."
+            )
+    if adaptive and rtol and atol and not any(np.any(v > 0) for v in (*rtol, *atol)):
+        raise ValueError(
+            f"{who}: rtol and atol are both 0, which no step can meet. "
+            "Write rtol=1e-10, or control=saltus.Fixed(h)."
+        )
 
 
 def scales(goal: Goal, x0: Leaves, x1: Leaves, atol: Leaves) -> list:

@@ -8,6 +8,7 @@ from typing import Any
 from . import sections
 from .again import again
 from .markup import text
+from .trust import trust
 
 STYLE = """
 :root { --ink: #22282e; --soft: #5c6670; --line: #dfe3e7; --paper: #ffffff; --tint: #f5f7f9;
@@ -78,6 +79,7 @@ CONTENTS = {
     "events": "Events",
     "weak": "Weak directions",
     "search": "Search",
+    "trust": "Trust",
     "identifiability": "Identifiability",
     "again": "How to reproduce it",
 }
@@ -94,6 +96,7 @@ def page(fit: Any, pictures: Any) -> str:
             sections.events(fit, pictures),
             sections.weak(fit),
             sections.search(fit, pictures),
+            trust(fit),
             sections.identified(fit, pictures),
             again(fit),
         ]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .canvas import FIT, INK, QUIET, WIDTH, counted, drawing, plain
+from .canvas import ALARM, FIT, GUESS, INK, QUIET, WIDTH, counted, drawing, plain
 
 FLOOR = 1e-300
 
@@ -63,7 +63,21 @@ def loss_history(fit: Any) -> Any:
         axes[1].xaxis.get_major_locator().set_params(integer=True)
         axes[0].set_xlim(-0.5, len(fit.history) - 0.5)
         _shade(axes, parts, len(fit.history))
+        _doubts(axes[1], fit)
     return figure
+
+
+def _doubts(axis: Any, fit: Any) -> None:
+    """Iterations whose gradient is not to be trusted, marked below the curve."""
+    for verdict, colour in (("DEGRADED", GUESS), ("UNTRUSTED", ALARM)):
+        rows = [k for k, found in fit.verdicts if found == verdict]
+        if rows:
+            axis.plot(
+                rows, np.zeros(len(rows)), "s", color=colour, ms=5, clip_on=False, label=verdict,
+                transform=axis.get_xaxis_transform(), zorder=5,
+            )  # fmt: skip
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(loc="upper right", fontsize=8)
 
 
 def _shade(axes: Any, parts: list[Stage], total: int) -> None:

@@ -1,0 +1,207 @@
+"""Long work in passes: compiled code sees no signal, so it comes back to Python now and then."""
+
+from __future__ import annotations
+
+import functools
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+
+from .lanes import one_kernel
+
+PASS = 0.5  # seconds that a pass should take
+TRIAL = 8  # iterations of the trial from which the first long pass is planned
+TELLING = 0.02  # seconds from which on the time of a pass is that of its iterations
+KEPT = 2**16  # bytes of an empty tape that is worth keeping
+
+
+class Work:
+    """Work that can be left and gone on with, on a tape that grows.
+
+    `opening(*args)` gives the first state, `room(state, size)` an empty tape for it, with `size`
+    entries and one more, and `going(state, tape, args, limit)` goes on for at most `limit`
+    iterations and also returns their number.
+    """
+
+    def __init__(self, opening: Callable, room: Callable, going: Callable, size: int, where: str):
+        self.opening, self.room, self.going = opening, room, going
+        self.size = size  # of the tape, the last time
+        self.platform = where
+        self.rates: dict = {}  # seconds per iteration, by shape
+        self._begun: dict = {}
+        self._empty: dict = {}
+        self._programs: dict = {}
+
+    def complete(self, args: Any, shape: Any, status: Callable) -> tuple[Any, Any, bool]:
+        """State and tape at the end, and whether Ctrl-C has ended it.
+
+        `status(state, size)` says whether there is more to do, and whether the tape is full.
+        """
+        size, fresh = self.size, True
+        begun, state = self._first(args, shape)
+        flat, structure = self._blank(state, shape, size)
+        with Passes(self.rates, shape) as passes:
+            while True:
+                try:
+                    passes.look()
+                    program = self._program(begun, structure, shape, size)
+                    flat = passes.run(program, fresh, [*flat, *args])
+                except KeyboardInterrupt:
+                    if fresh:
+                        raise
+                    return *jax.tree.unflatten(structure, flat), True
+                fresh = False
+                state, tape = jax.tree.unflatten(structure, flat)
+                more, full = status(state, size)
+                if not more:
+                    return state, tape, False
+                if full:
+                    size *= 4
+                    self.size = max(self.size, size)
+                    tape = jax.tree.map(functools.partial(_longer, size + 1), tape)
+                    flat = jax.tree.leaves((state, tape))
+
+    def _first(self, args: Any, shape: Any) -> tuple[Any, Any]:
+        """The opening as a program, and zeros like what it gives."""
+        if shape not in self._begun:
+            closed, state = jax.make_jaxpr(self.opening, return_shape=True)(*args)
+            self._begun[shape] = closed, _zeros(state)
+        return self._begun[shape]
+
+    def _blank(self, state: Any, shape: Any, size: int) -> tuple[list, Any]:
+        """The leaves of a state and an empty tape, and their structure."""
+        if (shape, size) in self._empty:
+            return self._empty[shape, size]
+        tape = _zeros(jax.eval_shape(functools.partial(self.room, size=size), state))
+        blank = jax.tree.flatten((state, tape))
+        if sum(v.nbytes for v in jax.tree.leaves(tape)) <= KEPT:
+            self._empty[shape, size] = blank
+        return blank
+
+    def _program(self, begun: Any, structure: Any, shape: Any, size: int) -> Program:
+        if (shape, size) not in self._programs:
+            flat = functools.partial(self._pass, begun, structure)
+            self._programs[shape, size] = Program(jax.jit(one_kernel(flat, self.platform)))
+        return self._programs[shape, size]
+
+    def _pass(self, begun: Any, structure: Any, limit: Any, fresh: Any, *given: Any) -> list:
+        n = structure.num_leaves
+        state, tape = jax.tree.unflatten(structure, given[:n])
+        leaves, args = jax.tree.leaves(state), given[n:]
+        first = jax.lax.cond(fresh, lambda: jex.jaxpr_as_fun(begun)(*args), lambda: list(leaves))
+        state = jax.tree.unflatten(jax.tree.structure(state), first)
+        state, tape, count = self.going(state, tape, list(args), limit)
+        return [*jax.tree.leaves((state, tape)), count]
+
+
+class Program:
+    """A compiled pass, from (limit, fresh, state, tape, args) to (state, tape, iterations)."""
+
+    def __init__(self, call: Any):
+        self.call = call
+        self.compiled = False
+
+    def timed(self, limit: int, fresh: bool, given: list) -> tuple[list, int, float]:
+        """What at most `limit` iterations give, how many it were, and in how many seconds."""
+        start = time.perf_counter()
+        *results, count = self.call(_whole(limit), _flag(fresh), *given)
+        count = int(np.asarray(count))  # waits
+        return results, count, time.perf_counter() - start
+
+
+class Passes:
+    """Passes of about half a second each; within them Ctrl-C waits for its turn.
+
+    Without that, the interrupt would hit Python just as a pass returns, and lose its results; or
+    while the garbage is collected, and be lost itself. Pressed twice, it does not wait. A handler
+    of the user's own is called as ever; if it raises nothing, the work goes on.
+    """
+
+    def __init__(self, rates: dict, shape: Any):
+        self.rates, self.shape = rates, shape
+        self._handler: Any = None
+        self._noted: Any = None
+
+    def __enter__(self) -> Passes:
+        self._hold()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._release()
+
+    def run(self, program: Program, fresh: bool, given: list) -> list:
+        """One pass; of no iterations if it has to be compiled first."""
+        limit = self._limit() if program.compiled else 0
+        results, count, seconds = program.timed(limit, fresh, given)
+        program.compiled = True
+        if count:
+            self._learn(seconds, seconds / count)
+        return results
+
+    def look(self) -> None:
+        """Let Ctrl-C through, if it was pressed."""
+        if self._noted is not None:
+            self._release()
+            self._hold()
+
+    def _limit(self) -> int:
+        """The power of two below the iterations of one pass: few different numbers."""
+        if self.shape not in self.rates:
+            return TRIAL
+        most = PASS / max(self.rates[self.shape], 1e-9)
+        return 2 ** math.floor(math.log2(most)) if most > 1 else 1
+
+    def _learn(self, seconds: float, rate: float) -> None:
+        """Short passes are mostly overhead: they can only show that iterations take less time."""
+        old = self.rates.get(self.shape, rate)
+        self.rates[self.shape] = min(rate, 4 * old if seconds > TELLING else old)
+
+    def _hold(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            signal.signal(signal.SIGINT, self._note)
+            self._handler = handler
+
+    def _note(self, *what: Any) -> None:
+        self.look()
+        self._noted = what
+
+    def _release(self) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        what, self._noted = self._noted, None
+        if what is not None and handler is not None:
+            handler(*what)
+
+
+@functools.lru_cache(maxsize=64)
+def _whole(value: int) -> Any:
+    return jnp.asarray(value, jnp.int32)
+
+
+@functools.lru_cache(maxsize=2)
+def _flag(value: bool) -> Any:
+    return jnp.asarray(value, bool)
+
+
+def _zeros(tree: Any) -> Any:
+    def one(v: Any) -> Any:
+        plain = isinstance(v.dtype, np.dtype)  # keys are not
+        return jnp.asarray(np.zeros(v.shape, v.dtype)) if plain else jnp.zeros(v.shape, v.dtype)
+
+    return jax.tree.map(one, tree)
+
+
+def _longer(size: int, rows: Any) -> Any:
+    return jnp.concatenate([rows, jnp.zeros((size - rows.shape[0], *rows.shape[1:]), rows.dtype)])

@@ -1,0 +1,94 @@
+"""Operations of a program in the user's words, and the lines they were written in."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from .outcomes import Known, Op, Program
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
+COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", **COMPARE}
+THROUGH = {
+    "convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "copy", "stop_gradient",
+    "expand_dims",
+}  # fmt: skip
+DEPTH, LONG = 4, 60
+
+
+def lines_of(program: Program) -> tuple[list[str], np.ndarray]:
+    """The lines that decide something, and for each outcome the number of its line."""
+    found: dict = {}
+    texts, of = [], []
+    for op in program.deciding:
+        where = line_of(op)
+        key = where or id(op.written[0].eqn)
+        if key not in found:
+            found[key] = len(texts)
+            texts.append(where)
+        of += [found[key]] * op.size
+    return texts, np.asarray(of, int)
+
+
+def line_of(op: Op) -> str:
+    """The user's line of an operation, `model.py:12`; empty where it is not known.
+
+    Of an operation inside a library function it is the line that calls that.
+    """
+    for call in op.written:
+        trace = getattr(getattr(call.eqn, "source_info", None), "traceback", None)
+        for frame in getattr(trace, "frames", ()):
+            if frame.file_name.startswith(HERE):
+                break
+            if not LIBRARIES.search(frame.file_name):
+                return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
+    return ""
+
+
+def words_of(program: Program, op: Op) -> str:
+    """An operation as a person writes it: `x > 0.3`, `abs(v)`, `clip(x)`."""
+    call = op.written[0]
+    if call.name:
+        seen = [r for r in call.ins if not isinstance(r, Known) and r in program.moving]
+        return _short(call.name, [_words(program, r, 1) for r in seen])
+    return _op_words(program, op, 0)
+
+
+def _short(name: str, inside: list[str]) -> str:
+    text = f"{name}({', '.join(inside)})"
+    return text if len(text) <= LONG else name
+
+
+def _words(program: Program, r: Any, depth: int) -> str:
+    if isinstance(r, Known):
+        value = np.asarray(r.value)
+        return f"{value.item():g}" if value.size == 1 else "..."
+    if r in program.names:
+        return program.names[r]
+    if depth > DEPTH or r not in program.made:
+        return "..."
+    return _op_words(program, program.made[r], depth)
+
+
+def _op_words(program: Program, op: Op, depth: int) -> str:
+    name = op.eqn.primitive.name
+    if name in THROUGH and op.ins:
+        return _words(program, op.ins[0], depth)
+    inside = [_words(program, r, depth + 1) for r in op.ins]
+    if name == "select_n" and len(set(inside[1:])) == 1:  # as where a mode gates derivatives
+        return inside[1]
+    if name in INFIX and len(inside) == 2:
+        tight = name in ("mul", "div")
+        inside = [f"({w})" if tight and re.search(r" [-+] ", w) else w for w in inside]
+        text = f"{inside[0]} {INFIX[name]} {inside[1]}"
+        return text if len(text) <= LONG else name
+    if name == "neg":
+        return f"-{inside[0]}"
+    if name == "slice" and op.eqn.outvars[0].aval.size == 1:
+        return f"{inside[0]}[{', '.join(map(str, op.eqn.params['start_indices']))}]"
+    return _short(name.removeprefix("reduce_"), inside)

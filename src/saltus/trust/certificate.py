@@ -1,0 +1,318 @@
+"""Can the derivatives of this solution be trusted? What is measured, and the verdict.
+
+Every number is an array that works inside `jit`; what needs the host (hidden kinks, the order of
+simultaneous events) is looked at where the numbers are known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..kinks import Kink, hidden_kinks
+from ..results import Result
+from ..solution import Solution
+from ..tables import is_traced
+from .jumps import commute, jumped
+from .margins import INF, Margins, Measured, measure
+from .motion import margins_of
+from .tangents import Algebra, Growth, algebra, growth, parameters
+from .words import REASONS, VERDICTS, report
+
+TRUSTED, DEGRADED, UNTRUSTED = range(3)
+EPS = float(jnp.finfo(jnp.float64).eps)
+
+
+class EventTrust(eqx.Module):
+    """What is known of each event, in the order in which they happened."""
+
+    t: Any
+    which: Any  # the place of its action in `names`
+    member: Any
+    rooted: Any  # it has a time of its own; others were triggered at its instant
+    transversality: Any  # 1: straight through; 0: grazing
+    saltation: Any  # the norm of its saltation matrix
+    uncertainty: Any  # of its time, from the tolerances
+    error: Any  # relative, that this makes in derivatives of its time
+    valid: Any
+
+
+class GuardTrust(eqx.Module):
+    """The nearest a guard came to zero without crossing it."""
+
+    distance: Any
+    t: Any
+    unsure: Any  # how far off its value may be there
+
+
+class Certificate(eqx.Module):
+    """Can the derivatives of a solution be trusted, and how far do they reach?"""
+
+    result: Any
+    level: Any  # 0 trusted, 1 degraded, 2 untrusted
+    levels: Any  # of each reason, in the order of `saltus.trust.REASONS`
+    events: EventTrust
+    guards: GuardTrust
+    margins: Margins
+    order: Any  # the shortest time between two events
+    saves: Any  # ... between an event and a save time
+    end: Any  # ... between an event and the end
+    growth: Any  # of errors, from the start to where they are largest
+    floor: Any  # below which a relative difference is rounding
+    condition: Any  # of the equations for algebraic states, at its worst
+    drift: Any  # off the constraint, in units of the tolerance
+    dot: Any  # the relative difference of tangent and adjoint sweep
+    solution: Solution = eqx.field(repr=False)
+    kinks: tuple[Kink, ...] = eqx.field(static=True, default=())
+    names: tuple[str, ...] = eqx.field(static=True, default=())
+    guard_names: tuple[str, ...] = eqx.field(static=True, default=())
+
+    @property
+    def verdict(self) -> str:
+        """TRUSTED, DEGRADED or UNTRUSTED."""
+        return VERDICTS[int(np.max(np.asarray(self.level)))]
+
+    @property
+    def trusted(self) -> bool:
+        return self.verdict == "TRUSTED"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not TRUSTED, the worst first."""
+        levels = np.asarray(self.levels)
+        order = sorted(np.flatnonzero(levels), key=lambda k: -levels[k])
+        return tuple(REASONS[k] for k in order)
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """The sequence of events by name, with members as in `hit[3]`."""
+        e = self.events
+        many = [a.size is not None for a in self.solution.spec.model.actions]
+        found = zip(*(np.asarray(v) for v in (e.which, e.member, e.valid)), strict=True)
+        return tuple(
+            f"{self.names[w]}[{m}]" if many[w] else self.names[w] for w, m, valid in found if valid
+        )
+
+    def trust_radius(self, direction: Any) -> Any:
+        """How far p may move along `direction` before the sequence of events changes.
+
+        In multiples of `direction`, a pytree like p; to first order, with the start held. Where
+        the start depends on p, use `saltus.certify(loss, p)`.
+        """
+        return radius(self.margins, moved(self.solution, direction))
+
+    def __repr__(self) -> str:
+        return report(self)
+
+
+def radius(now: Any, change: Any) -> Any:
+    """How often `change` can be added before a margin is used up."""
+    now, change = now.vector(), change.vector()
+    falls = jnp.isfinite(now) & (change < 0)
+    return jnp.min(jnp.where(falls, now / jnp.where(falls, -change, 1.0), INF), initial=INF)
+
+
+def moved(sol: Solution, direction: Any) -> Margins:
+    """The first-order motion of the margins when p moves along `direction`."""
+    leaves = jax.tree.leaves(direction)
+    p = parameters(sol)
+    if [np.shape(v) for v in leaves] != [np.shape(v) for v in p]:
+        raise ValueError(
+            f"trust_radius: the direction has {len(leaves)} leaves, expected a pytree like the "
+            f"float leaves of p ({len(p)}). Write cert.trust_radius({{'k': 1.0, ...}})."
+        )
+    step = tuple(jnp.asarray(v, w.dtype) for v, w in zip(leaves, p, strict=True))
+    return jax.jvp(functools.partial(margins_of, sol), (p,), (step,))[1]
+
+
+def certificate(sol: Solution) -> Certificate:
+    """Measure a solution and judge it."""
+    if jnp.ndim(sol.result):
+        return jax.vmap(certificate)(sol)
+    sol = jax.tree.map(jax.lax.stop_gradient, sol)
+    traced = is_traced(sol)
+    kinks = () if traced else hidden_kinks(sol)
+    found, grown, equations = _measured(sol)
+    size = _size(sol, found, traced)
+    events, rows, guards = _events(sol, found, grown, size)
+    jumps = jumped(sol, rows, events.rooted, events.valid)
+    events = dataclasses.replace(events, saltation=jumps.norm)
+    order = _simultaneous(sol, found, events)
+    jump = jnp.asarray(np.nanmax([k.jump for k in kinks] + [0.0]))  # NaN: not known
+    bent = jnp.asarray(bool(kinks))
+    levels, most = _levels(
+        sol, found, grown, equations, events, rows, jumps.change, order, (bent, jump)
+    )
+    if not traced:
+        events = jax.tree.map(lambda v: v[: int(jnp.sum(events.valid))], events)
+    names, labels = _names(sol)
+    return Certificate(
+        sol.result, jnp.max(levels), levels, events, guards, found.margins,
+        jnp.min(found.margins.order, initial=INF), jnp.min(found.saves), found.margins.end[0], most,
+        EPS * most, equations.condition, equations.drift, grown.dot, sol, kinks, names, labels,
+    )  # fmt: skip
+
+
+def _names(sol: Solution) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of the actions, and of the guards with their members."""
+    model = sol.spec.model
+    labels = [
+        f"{a.name}[{k}]" if a.size else a.name for a in model.guards for k in range(a.size or 1)
+    ]
+    return tuple(a.name for a in model.actions), tuple(labels)
+
+
+@jax.jit
+def _measured(sol: Solution) -> tuple[Measured, Growth, Algebra]:
+    return measure(sol), growth(sol), algebra(sol)
+
+
+def _size(sol: Solution, found: Measured, traced: bool) -> int:
+    """Room for events: few sizes, few compilations."""
+    if traced:
+        return min(sol.max_events, found.rows.event.shape[0])
+    count = max(int(np.sum(np.asarray(found.rows.event))), 1)
+    return 1 << (count - 1).bit_length()
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _events(
+    sol: Solution, found: Measured, grown: Growth, size: int
+) -> tuple[EventTrust, Any, GuardTrust]:
+    """What is known of each event, in which row it is, and the closest misses."""
+    rows, seen = found.rows, found.seen
+    where = jnp.nonzero(rows.event, size=size, fill_value=0)[0]
+    valid = jnp.arange(size) < jnp.sum(rows.event)
+    own = rows.own[where] & valid[:, None]
+
+    def mine(leaf: Any) -> Any:
+        return jnp.sum(jnp.where(own, leaf[where], 0.0), axis=1)
+
+    used = (jnp.arange(seen.value.shape[0]) <= sol.tape.n)[:, None] & seen.active
+    span = jnp.max(jnp.where(used, jnp.abs(seen.value), 0.0), axis=0, initial=0.0)
+    span = jnp.sum(jnp.where(own, span[None, :], 0.0), axis=1)
+    slope, bend = mine(seen.slope), mine(seen.bend)
+    guarded, rooted = jnp.any(own, axis=1), rows.rooted[where] & valid
+    before = jnp.maximum(where - rooted, 0)  # where the approach starts
+    unsure = mine(seen.unsure) * jnp.maximum(grown.rows[before], 1.0)
+    flat = guarded & rooted
+    power = slope * slope + 2 * jnp.abs(bend) * span
+    straight = jnp.abs(slope) / jnp.sqrt(jnp.where(power > 0, power, 1.0))
+    safe = jnp.where(slope == 0, 1e-300, jnp.abs(slope))
+    late = jnp.where(flat, unsure / safe, 0.0)
+    error = jnp.where(flat, jnp.abs(bend) * unsure / (safe * safe), 0.0)
+    member = sol.tape.member[0][where] if sol.tape.member else jnp.zeros_like(where)
+    action = (sol.tape.kind[where].astype(jnp.int32) - 1) // 2
+    events = EventTrust(
+        sol.tape.theta[0] + rows.t[where], action, member, rooted, jnp.where(flat, straight, 1.0),
+        jnp.ones(size), late, error, valid,
+    )  # fmt: skip
+    return events, where, _guards(sol, found, grown)
+
+
+def _guards(sol: Solution, found: Measured, grown: Growth) -> GuardTrust:
+    """The closest misses."""
+    near = found.margins.near
+    if near.size == 0:
+        empty = jnp.zeros(near.shape[1])
+        return GuardTrust(empty, empty, empty)
+    place = jnp.argmin(near, axis=0)
+    pick = lambda v: jnp.take_along_axis(v, place[None], axis=0)[0]
+    unsure = pick(found.seen.unsure[:-1] * jnp.maximum(grown.rows[:-1, None], 1.0))
+    times = sol.tape.theta[0] + found.rows.t[:-1]
+    return GuardTrust(pick(near), times[place], unsure)
+
+
+def _level(bad: Any, worse: Any) -> Any:
+    return jnp.where(worse, UNTRUSTED, jnp.where(bad, DEGRADED, TRUSTED)).astype(jnp.int32)
+
+
+@jax.jit
+def _levels(
+    sol: Solution, found: Measured, grown: Growth, equations: Algebra, events: EventTrust,
+    rows: Any, change: Any, order: Any, kinks: tuple[Any, Any],
+) -> tuple[Any, Any]:  # fmt: skip
+    """How bad each reason is, in the order of `REASONS`; and how much errors grow."""
+    rtol, _ = sol.tolerance
+    no = jnp.zeros((), bool)
+    used = jnp.arange(grown.rows.shape[0]) <= sol.tape.n
+    most = jnp.max(jnp.where(used, grown.rows, 0.0))
+    unsure = found.seen.unsure * jnp.maximum(grown.rows, 1.0)[:, None]
+    m = found.margins
+    watching = jnp.asarray(sol.on_grazing != "ignore")
+    near = jnp.min(m.near / jnp.maximum(unsure[:-1], 1e-300), initial=INF)
+    worst = jnp.max(events.error, initial=0.0)
+    matters, moves = events.rooted & (change > 1e-8), grown.moves[rows]
+    late = _late(sol, events)
+    times = events.t - sol.tape.theta[0]
+    saved = _met(sol, matters, moves, _to_saves(sol, times), late)
+    ended = jnp.abs(times - sol.tape.theta[1] + sol.tape.theta[0])
+    ended = _met(sol, matters, moves, ended, late) | (grown.planned <= late)
+    going = sol.result != int(Result.terminated)
+    end = jax.tree.map(lambda v: jnp.take(v, sol.tape.n, axis=0), (found.seen.value, unsure))
+    beyond = jnp.any((m.last < INF) & (jnp.abs(end[0]) < end[1])) & going
+    carried = jnp.any(m.chain < unsure[1:]) | jnp.any(m.first < unsure[0])
+    levels = [
+        _level(no, sol.result > int(Result.terminated)),
+        _level(no, (sol.stats.touches > 0) & watching),
+        _level((near < 100) & watching, (near < 1) & watching),
+        _level(no, found.unseen),
+        _level(worst > jnp.maximum(100 * rtol, 1e-12), worst > 0.1),
+        order,
+        _level(no, saved),
+        _level(no, (ended | beyond) & going),
+        _level(no, carried),
+        _level(rtol * most > 1e-4, rtol * most > 0.1),
+        _level(equations.condition > 1e8, equations.condition > 1e12),
+        _level(equations.drift > 100, no),
+        _level(kinks[0], kinks[1] > 1e-6),
+        _level(grown.dot > 1e-10, grown.dot > 1e-7),
+    ]
+    return jnp.stack(levels), most
+
+
+def _late(sol: Solution, events: EventTrust) -> Any:
+    """The largest uncertainty of an event's time."""
+    span = jnp.abs(sol.tape.theta[1] - sol.tape.theta[0])
+    late = jnp.where(events.rooted, events.uncertainty, 0.0)
+    return jnp.max(late, initial=0.0) + 8 * EPS * span
+
+
+def _met(sol: Solution, matters: Any, moves: Any, gap: Any, late: Any) -> Any:
+    """Whether an event that matters falls on a time, as far as one can tell.
+
+    One whose time is fixed is met exactly, or rounding decides on which side it is."""
+    rounding = 8 * EPS * jnp.maximum(jnp.abs(sol.tape.theta[0]), jnp.abs(sol.tape.theta[1]))
+    fixed = (gap > 0) & (gap <= rounding)
+    return jnp.any(matters & jnp.where(moves, gap <= late, fixed))
+
+
+def _to_saves(sol: Solution, times: Any) -> Any:
+    if jnp.ndim(sol.t) == 0 or sol.t.shape[0] == 0:
+        return jnp.full(times.shape, INF)
+    ts = sol.t - sol.tape.theta[0]
+    return jnp.min(jnp.abs(times[:, None] - ts[None, :]), axis=1, initial=INF)
+
+
+def _simultaneous(sol: Solution, found: Measured, events: EventTrust) -> Any:
+    """Events of one instant: harmless where their order does not matter (M76)."""
+    gap, rooted = found.margins.order, found.rows.rooted
+    if is_traced(sol):
+        close = rooted[:-1] & (gap <= _late(sol, events))
+        return _level(jnp.zeros((), bool), jnp.any(close))  # whether they commute is not known
+    gap, rooted = np.asarray(gap), np.asarray(rooted)
+    if not np.any(np.isfinite(gap)):
+        return jnp.zeros((), jnp.int32)
+    late = float(_late(sol, events))
+    places = np.flatnonzero(rooted)
+    for k in np.flatnonzero(rooted[:-1] & (gap <= late)):
+        before = places[places < k]
+        if before.size and not commute(sol, int(before[-1]), int(k)):
+            return jnp.full((), UNTRUSTED, jnp.int32)
+    return jnp.zeros((), jnp.int32)

@@ -1,0 +1,130 @@
+"""Derivatives by looking at both sides: one-sided ones at kinks, and checks by differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..gather import gathering
+from ..record import action_of, is_reset
+from ..solution import Solution
+
+STEPS = (1e-7, 1e-8, 1e-9)  # relative to the parameters, for one-sided derivatives
+
+
+class OneSided(NamedTuple):
+    """Derivatives along a direction from either side, and the jump of the loss itself."""
+
+    left: float  # the limit of the derivative from behind
+    right: float  # ... and from ahead
+    jump: float  # of the loss, from left to right
+
+    @property
+    def agree(self) -> bool:
+        """Whether both are one derivative."""
+        size = max(abs(self.left), abs(self.right), 1e-300)
+        return abs(self.left - self.right) <= 1e-5 * size and not abs(self.jump) > 1e-9
+
+
+class Differences(NamedTuple):
+    """A directional derivative by differences beside that of the gradient."""
+
+    gradient: float
+    difference: float
+    error: float  # what the difference itself may be off
+    step: float  # relative; NaN where every step changes the sequence of events
+
+    @property
+    def valid(self) -> bool:
+        return bool(np.isfinite(self.step))
+
+    @property
+    def disagree(self) -> bool:
+        return self.valid and abs(self.gradient - self.difference) > 10 * self.error
+
+    def __repr__(self) -> str:
+        if not self.valid:
+            return "finite differences: not possible, every step changes the sequence of events"
+        return (
+            f"finite differences: {self.difference:.8g} +- {self.error:.1g} for "
+            f"{self.gradient:.8g} (relative step {self.step:.0e}, same events)"
+        )
+
+
+def signature(sol: Solution) -> tuple:
+    """Which events happened, in order, kinks included."""
+    kinds = np.asarray(sol.tape.kind)[: int(sol.tape.n)].astype(int)
+    model = sol.spec.model
+    rows = [
+        k for k in np.flatnonzero(is_reset(kinds))
+        if model.actions[action_of(kinds[k])].kind != "signal"
+    ]  # fmt: skip
+    members = [int(sol.tape.member[0][k]) if sol.tape.member else 0 for k in rows]
+    return (int(sol.result), tuple(kinds[rows]), tuple(members))
+
+
+def _at(loss: Callable, p: Any, direction: Any, length: float) -> tuple[float, float, tuple]:
+    """The loss, its derivative along the direction, and the events, `length` further on."""
+
+    def along(s: Any) -> Any:
+        return loss(jax.tree.map(lambda v, d: v + s * d, p, direction))
+
+    with gathering() as sols:
+        loss(jax.tree.map(lambda v, d: v + length * d, p, direction))
+    value, slope = jax.jvp(along, (float(length),), (1.0,))
+    return float(value), float(slope), tuple(signature(s) for s in sols)
+
+
+def _unit(p: Any, direction: Any) -> float:
+    """The length at which the direction is as large as the parameters."""
+    sizes = [np.max(np.abs(np.asarray(v)), initial=0.0) for v in jax.tree.leaves(p)]
+    steps = [np.max(np.abs(np.asarray(v)), initial=0.0) for v in jax.tree.leaves(direction)]
+    if not max(steps, default=0.0) > 0:
+        raise ValueError("one_sided: the direction is zero.")
+    ratios = [s / d for s, d in zip(sizes, steps, strict=True) if d > 0 and s > 0]
+    return float(min(ratios, default=1.0 / max(steps)))
+
+
+def one_sided(loss: Callable, p: Any, direction: Any) -> OneSided:
+    """Limits of the derivative from both sides, extrapolated to the point itself (M77)."""
+    unit = _unit(p, direction)
+
+    def side(sign: float) -> tuple[float, float]:
+        for relative in STEPS:
+            step = sign * relative * unit
+            near, far = _at(loss, p, direction, step), _at(loss, p, direction, 2 * step)
+            if near[2] == far[2]:
+                break
+        slope = 2 * near[1] - far[1]
+        return near[0] - step * 0.5 * (slope + near[1]), slope
+
+    (below, left), (above, right) = side(-1.0), side(1.0)
+    return OneSided(left, right, above - below)
+
+
+def checked(loss: Callable, p: Any, gradient: Any) -> Differences:
+    """Central differences along the gradient, with steps that keep the sequence of events."""
+    scale = jax.tree.map(lambda v: abs(v) + 1e-3 * (v == 0), p)
+    direction = jax.tree.map(lambda g, s: np.sign(np.asarray(g)) * s, gradient, scale)
+    pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
+    slope = float(sum(np.sum(np.asarray(g) * d) for g, d in pairs))
+
+    def value(length: float) -> tuple[float, tuple]:
+        with gathering() as sols:
+            out = loss(jax.tree.map(lambda v, d: v + length * d, p, direction))
+        return float(out), tuple(signature(s) for s in sols)
+
+    base = value(0.0)
+    for step in (1e-3, 1e-4, 1e-5, 1e-6):
+        around = [value(s * step) for s in (-1.0, 1.0, -0.5, 0.5)]
+        if any(events != base[1] for _, events in around):
+            continue
+        coarse = (around[1][0] - around[0][0]) / (2 * step)
+        fine = (around[3][0] - around[2][0]) / step
+        best = fine + (fine - coarse) / 3
+        noise = 1e-9 * max(abs(base[0]), 1e-300) / step
+        return Differences(slope, best, abs(best - fine) + noise, step)
+    return Differences(slope, np.nan, np.nan, np.nan)

@@ -1,0 +1,292 @@
+"""How far a solution is from another sequence of events: distances that move with the parameters.
+
+Everything is a plain JAX function of the tape, so that the margins have derivatives (M74): the
+first-order motion of a margin says how far parameters may move before it is used up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..consistent import attached
+from ..firing import guard_slopes, rounding
+from ..implicit import still
+from ..leaves import Leaves
+from ..locate import cubic, lowest, value_of
+from ..model import At, Model, Par
+from ..readout import Tape
+from ..record import FLOW, action_of, is_reset
+from ..solution import Solution
+
+INF = jnp.inf
+EPS = float(jnp.finfo(jnp.float64).eps)
+
+
+class Watched(NamedTuple):
+    """The guards at the start of every row, members side by side: (rows + 1, guards)."""
+
+    value: Any
+    slope: Any  # in time, along the flow of that row
+    bend: Any  # the second derivative
+    active: Any
+    tiny: Any  # what is zero up to rounding
+    unsure: Any  # how far off the tolerances leave the value
+
+
+class Margins(NamedTuple):
+    """Distances to another sequence of events; infinite where there is none."""
+
+    near: Any  # (rows, guards) of guards that turn around inside a row, to zero
+    depth: Any  # (rows,) to which the guard of an event would go on falling
+    order: Any  # (rows,) in time, from each event to the one before
+    chain: Any  # (rows, guards) after a reset, of guards that it might carry across zero
+    first: Any  # (guards,) at the start
+    last: Any  # (guards,) in time, from the end to the next event; a distance where none comes
+    end: Any  # in time, from the last event to the end
+
+    def vector(self) -> Any:
+        """All of them in a row."""
+        return jnp.concatenate([jnp.ravel(v) for v in self])
+
+
+def flat_guards(model: Model, leaves: Leaves) -> Any:
+    """Guards and members of families as one vector."""
+    if not model.guards:
+        return jnp.zeros(0)
+    return jnp.concatenate([jnp.reshape(jnp.asarray(v, jnp.float64), (-1,)) for v in leaves])
+
+
+def _mask(model: Model, active: Leaves) -> Any:
+    if not model.guards:
+        return jnp.zeros(0, bool)
+    wide = [
+        jnp.broadcast_to(jnp.asarray(a), (g.size or 1,))
+        for a, g in zip(active, model.guards, strict=True)
+    ]
+    return jnp.concatenate(wide)
+
+
+def _signs(leaf: Any, pattern: int) -> Any:
+    """Three patterns of signs, so that errors of several states do not cancel in all of them."""
+    if pattern == 0:
+        return jnp.ones_like(leaf)
+    count = jnp.arange(leaf.size).reshape(leaf.shape)
+    return jnp.where((count // pattern) % 2 == 0, 1.0, -1.0)
+
+
+def _unsure(model: Model, at: At, par: Par, tolerance: tuple[Any, Leaves]) -> Any:
+    """How much the guards change when the states change by their tolerances."""
+    rtol, atol = tolerance
+    m = model.moving
+    sizes = [a + rtol * jnp.abs(v) for v, a in zip(at.w[:m], atol, strict=False)]
+
+    def values(moving: Leaves) -> Any:
+        here = attached(model, at._replace(w=(*moving, *at.w[m:])), par, 1)
+        return flat_guards(model, model.guard_values(here, par))
+
+    found = [
+        jnp.abs(jax.jvp(values, (at.w[:m],), (tuple(_apply(sizes, at.w[:m], k)),))[1])
+        for k in range(3)
+    ]
+    return jnp.max(jnp.stack(found), axis=0)
+
+
+def _apply(sizes: list, leaves: Leaves, pattern: int) -> list:
+    return [
+        (jnp.broadcast_to(s, v.shape) * _signs(v, pattern + 7 * j * (pattern > 0))).astype(v.dtype)
+        for j, (s, v) in enumerate(zip(sizes, leaves, strict=True))
+    ]
+
+
+def _look(model: Model, at: At, par: Par, tolerance: Any) -> Watched:
+    """The guards at one row state."""
+    here = attached(model, at, par, 2)
+    m = model.moving
+
+    def slopes(tau: Any, moving: Leaves) -> tuple[Any, Any]:
+        there = attached(model, At(tau, (*moving, *at.w[m:]), at.i, here.z), par, 2)
+        values, rates = guard_slopes(model, there, par, model.flow(there, par))
+        return flat_guards(model, values), flat_guards(model, rates)
+
+    flow = model.flow(here, par)
+    (value, slope), (_, bend) = jax.jvp(
+        slopes, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), tuple(flow))
+    )
+    quiet, calm = still((here, par))
+    rates = guard_slopes(model, quiet, calm, model.flow(quiet, calm))[1]
+    tiny = flat_guards(model, rounding(model, quiet, calm, rates))
+    active = _mask(model, model.guard_active(quiet, calm))
+    unsure = jnp.maximum(_unsure(model, quiet, calm, tolerance), tiny)
+    return Watched(value, slope, bend, active, tiny, unsure)
+
+
+def watch(sol: Solution) -> Watched:
+    """The guards at the start of every row and at the end."""
+    model, tape = sol.spec.model, sol.tape
+    rows = jnp.arange(tape.tau.shape[0])
+    return jax.vmap(lambda k: _look(model, tape.state(k), tape.par(), sol.tolerance))(rows)
+
+
+class Fired(NamedTuple):
+    """What each row does: (rows,) and (rows, guards)."""
+
+    flow: Any  # it is a step
+    event: Any  # it is the reset of an event
+    rooted: Any  # with a time of its own, not triggered by another
+    own: Any  # the guard of the event
+    t: Any  # where the row starts
+
+
+def fired(sol: Solution) -> Fired:
+    """Which rows are steps and which are events, from the kinds on the tape."""
+    model, tape = sol.spec.model, sol.tape
+    rows = jnp.arange(tape.kind.shape[0])
+    kind = tape.kind.astype(jnp.int32)
+    used = rows < tape.n
+    action = jnp.clip(action_of(kind), 0, len(model.actions) - 1)
+    counts = jnp.asarray([a.logged or a.kink for a in model.actions])
+    event = used & is_reset(kind) & counts[action]
+    before = jnp.concatenate([jnp.zeros(1, jnp.int32), kind[:-1]])
+    rooted = event & (before == kind - 1)
+    member = tape.member[0] if tape.member else jnp.zeros_like(kind)
+    places, first = [], 0
+    for a in model.actions:
+        places.append(first if a.kind == "guard" else -1)
+        first += (a.size or 1) if a.kind == "guard" else 0
+    place = jnp.asarray(places)[action]
+    which = jnp.where(place >= 0, place + jnp.where(place >= 0, member, 0), -1)
+    own = event[:, None] & (jnp.arange(model.n_guards)[None, :] == which[:, None])
+    flow = used & (kind == FLOW) & (tape.h != 0)
+    return Fired(flow, event, rooted, own, tape.tau)
+
+
+def margins(sol: Solution, seen: Watched, rows: Fired) -> Margins:
+    """All distances to another sequence of events."""
+    tape, n = sol.tape, sol.tape.n
+    inside = jnp.arange(tape.tau.shape[0] - 1) < n
+    near = _turning(tape, seen, rows, inside)
+    slope = jnp.sum(jnp.where(rows.own, seen.slope, 0.0), axis=1)
+    bend = jnp.sum(jnp.where(rows.own, seen.bend, 0.0), axis=1)
+    back = rows.rooted & (jnp.sum(rows.own, axis=1) > 0) & (slope * bend < 0)
+    safe = jnp.where(back, bend, 1.0)
+    depth = jnp.where(back, 0.5 * slope * slope / jnp.abs(safe), INF)
+    order = _order(rows)
+    after = rows.event[:-1, None] & seen.active[1:] & ~rows.own[:-1]
+    size = jnp.abs(seen.value[1:])
+    chain = jnp.where(after & (size > seen.tiny[1:]), size, INF)
+    last = _ahead(jax.tree.map(lambda v: jnp.take(v, n, axis=0), seen), tape.backward)
+    first = jnp.abs(seen.value[0])
+    first = jnp.where(seen.active[0] & (first > seen.tiny[0]), first, INF)
+    return Margins(near, depth[:-1], order[:-1], chain, first, last, _to_end(sol, rows))
+
+
+def _ahead(end: Watched, backward: Any) -> Any:
+    """The time after the end at which a guard would reach zero, or its distance from there."""
+    side = still(jnp.sign(end.value))
+    value, bend = side * end.value, side * end.bend
+    slope = side * end.slope * jnp.where(backward, -1.0, 1.0)
+    inner = slope * slope - 2 * value * bend
+    coming = still((inner > 0) & (jnp.sqrt(jnp.maximum(inner, 0.0)) > slope))
+    root = jnp.sqrt(jnp.where(coming, inner, 1.0)) - slope
+    time = 2 * value / jnp.where(coming, root, 1.0)
+    known = still(end.active & (jnp.abs(end.value) > end.tiny))
+    return jnp.where(known, jnp.where(coming, time, value), INF)
+
+
+def _turning(tape: Tape, seen: Watched, rows: Fired, inside: Any) -> Any:
+    """The smallest distance of guards that turn around between two rows (M73)."""
+    h = tape.h[:-1][:, None]
+    y0, y1, s0, s1 = seen.value[:-1], seen.value[1:], h * seen.slope[:-1], h * seen.slope[1:]
+    zero = jnp.maximum(jnp.abs(y0), jnp.abs(y1)) <= jnp.maximum(seen.tiny[:-1], seen.tiny[1:])
+    side = still(jnp.sign(jnp.where(zero, s0 - s1, y0 + y1)))  # from event to event: the middle
+    parts = cubic(side * y0, side * y1, side * s0, side * s1)
+    place = still(lowest(parts))
+    down, up = still(side * s0), still(side * s1)
+    place = jnp.where((place >= 1) & (down < 0) & (up >= 1e-9 * down), 1.0 - EPS, place)
+    place = jnp.where((place >= 1) & (up > 0) & (down <= 1e-9 * up), 0.0, place)
+    ends = still(jnp.minimum(side * y0, side * y1))
+    low = value_of(parts, place)
+    same = ends >= -still(jnp.maximum(seen.tiny[:-1], seen.tiny[1:]))
+    active = seen.active[:-1] & seen.active[1:]
+    valid = (rows.flow[:-1] & inside)[:, None] & active & (place < 1) & same
+    return jnp.where(valid, jnp.abs(low), INF)
+
+
+def _order(rows: Fired) -> Any:
+    """From each event with a time of its own to the last one before it, in time."""
+
+    def step(before: Any, row: tuple) -> tuple:
+        rooted, t = row
+        gap = jnp.where(rooted & jnp.isfinite(before), jnp.abs(t - before), INF)
+        return jnp.where(rooted, t, before), gap
+
+    return jax.lax.scan(step, jnp.full((), -INF), (rows.rooted, rows.t))[1]
+
+
+def _to_end(sol: Solution, rows: Fired) -> Any:
+    """From the last event to the end, in time."""
+    t1 = sol.tape.theta[1] - sol.tape.theta[0]
+    gap = jnp.where(rows.rooted, jnp.abs(t1 - rows.t), INF)
+    return jnp.min(gap)[None]
+
+
+def saves(sol: Solution, rows: Fired) -> Any:
+    """From each event with a time of its own to the nearest save time."""
+    if jnp.ndim(sol.t) == 0:
+        return jnp.full(rows.t.shape, INF)
+    ts = sol.t - sol.tape.theta[0]
+    gap = jnp.min(jnp.abs(rows.t[:, None] - ts[None, :]), axis=1)
+    return jnp.where(rows.rooted, gap, INF)
+
+
+SAMPLES = 15
+
+
+def unseen(sol: Solution, seen: Watched, rows: Fired) -> Any:
+    """Whether a guard seems to have crossed inside a row without firing.
+
+    The row is looked at through the polynomial of degree 5 with the guard's value, slope and second
+    derivative at both ends.
+    """
+    h = sol.tape.h[:-1][:, None]
+    y0, m0, b0 = seen.value[:-1], h * seen.slope[:-1], h * h * seen.bend[:-1]
+    y1, m1, b1 = seen.value[1:], h * seen.slope[1:], h * h * seen.bend[1:]
+    rise, turn, bend = y1 - y0 - m0 - 0.5 * b0, m1 - m0 - b0, b1 - b0
+    c3, c4, c5 = (10 * rise - 4 * turn + 0.5 * bend, -15 * rise + 7 * turn - bend,
+                  6 * rise - 3 * turn + 0.5 * bend)  # fmt: skip
+    tiny = jnp.maximum(seen.tiny[:-1], seen.tiny[1:])
+    guards = sol.spec.model.guards
+    way = jnp.asarray([g.direction for g in guards for _ in range(g.size or 1)], jnp.int32)
+    way = way * jnp.where(sol.tape.backward, -1, 1)
+    high = low = jnp.zeros_like(y0)
+    falls = rises = jnp.zeros(y0.shape, bool)
+    for k in range(1, SAMPLES + 1):
+        u = k / (SAMPLES + 1)
+        y = y0 + u * (m0 + u * (0.5 * b0 + u * (c3 + u * (c4 + u * c5))))
+        sign = jnp.where(jnp.abs(y) > tiny, jnp.sign(y), 0.0)
+        falls, rises = falls | ((high > 0) & (sign < 0)), rises | ((low < 0) & (sign > 0))
+        high, low = jnp.maximum(high, sign), jnp.minimum(low, sign)
+    bad = jnp.where(way < 0, falls, jnp.where(way > 0, rises, falls | rises))
+    inside = rows.flow[:-1, None] & seen.active[:-1] & seen.active[1:]
+    return jnp.any(bad & inside)
+
+
+class Measured(NamedTuple):
+    """Everything that is measured along a solution."""
+
+    seen: Watched
+    rows: Fired
+    margins: Margins
+    saves: Any
+    unseen: Any
+
+
+@jax.jit
+def measure(sol: Solution) -> Measured:
+    """Guards, events and margins of a solution, differentiable."""
+    seen, rows = watch(sol), fired(sol)
+    found = margins(sol, seen, rows)
+    return Measured(seen, rows, found, saves(sol, rows), unseen(sol, seen, rows))

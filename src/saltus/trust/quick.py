@@ -1,0 +1,35 @@
+"""A first look at a solution, cheap enough for every iteration of an optimiser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..results import Result
+from ..solution import Solution
+from .margins import INF, measure
+
+TRUSTED, DEGRADED, UNTRUSTED = range(3)
+
+
+@jax.jit
+def quick_level(sol: Solution) -> Any:
+    """Whether a gradient exists here: no touch, no event at grazing, no failure (M78).
+
+    What the whole certificate also looks at (growth of errors, save times, hidden kinks, the order
+    of events) is left out.
+    """
+    found = measure(sol)
+    seen, rows, m = found.seen, found.rows, found.margins
+    near = jnp.min(m.near / jnp.maximum(seen.unsure[:-1], 1e-300), initial=INF)
+    own = rows.own & rows.rooted[:, None]
+    steep = jnp.where(own & (seen.slope != 0), seen.slope**2, 1.0)
+    error = jnp.where(own, jnp.abs(seen.bend) * seen.unsure / steep, 0.0)
+    worst = jnp.max(error, initial=0.0)
+    touched = (sol.stats.touches > 0) & (sol.on_grazing != "ignore")
+    bad = (sol.result > int(Result.terminated)) | touched | (near < 1) | (worst > 0.1)
+    rtol = sol.tolerance[0]
+    some = (near < 100) | (worst > jnp.maximum(100 * rtol, 1e-12))
+    return jnp.where(bad, UNTRUSTED, jnp.where(some, DEGRADED, TRUSTED)).astype(jnp.int32)

@@ -1,0 +1,171 @@
+"""How small changes grow along a solution, and whether both kinds of sweep agree."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..implicit import still
+from ..leaves import Leaves
+from ..model import Model
+from ..primitives import Recorded, replay
+from ..projection import condition
+from ..readout import Tape
+from ..solution import Solution
+
+LARGE = 64  # algebraic numbers beyond which their equations are not looked at row by row
+
+
+class Growth(NamedTuple):
+    """How an error in the state at the start grows, in units of the tolerances."""
+
+    rows: Any  # up to the start of each row
+    dot: Any  # the relative difference of tangent and adjoint sweep
+    moves: Any  # whether the time of a row depends on the start or on parameters
+    planned: Any  # from the end to a planned time that does, at least
+
+
+def remade(sol: Solution, p: Leaves, s0: Leaves) -> tuple[list, list]:
+    """The recorded states as functions of the parameters and of the first state."""
+    tape, model = sol.tape, sol.spec.model
+    recorded = Recorded(
+        (tape.tau, *tape.w),
+        (tape.h, tape.kind, *tape.member, *tape.i, *tape.z, *tape.aux),
+        (tape.n, tape.backward, *tape.iota),
+        (tape.end.tau, *tape.end.w),
+    )
+    theta = still(tape.theta)
+    theta = (*theta[:2], *p, *theta[2 + model.n_p[0] :])
+    rows, ends, _ = replay(sol.spec, recorded, theta, s0)
+    return rows, ends
+
+
+def parameters(sol: Solution) -> Leaves:
+    """The float leaves of p."""
+    return still(sol.tape.theta[2 : 2 + sol.spec.model.n_p[0]])
+
+
+def first_state(tape: Tape) -> Leaves:
+    return still((tape.tau[0], *(v[0] for v in tape.w)))
+
+
+def _scales(sol: Solution, w: Leaves) -> list:
+    rtol, atol = sol.tolerance
+    return [a + rtol * jnp.abs(v) for v, a in zip(w, atol, strict=False)]
+
+
+def _directions(sol: Solution) -> tuple[Leaves, Leaves, Leaves]:
+    """Three columns of (dp, dtau, dw): two of the state, one of everything."""
+    model, s0 = sol.spec.model, first_state(sol.tape)
+    keys = jax.random.split(jax.random.key(0), 4)
+    sizes = _scales(sol, s0[1 : 1 + model.nx])
+
+    def column(key: Any, with_p: bool) -> tuple[Leaves, Leaves]:
+        p = parameters(sol)
+        own = jax.random.split(key, model.nx + len(p))
+        dw = [
+            s * jax.random.normal(k, v.shape) for s, k, v in zip(sizes, own, s0[1:], strict=False)
+        ]
+        rest = [jnp.zeros_like(v) for v in s0[1 + model.nx :]]
+        dp = [
+            with_p * jax.random.normal(k, v.shape) * (jnp.abs(v) + 1e-3 * (v == 0))
+            for k, v in zip(own[model.nx :], p, strict=True)
+        ]
+        return tuple(dp), (jnp.zeros_like(s0[0]), *dw, *rest)
+
+    return column(keys[0], False), column(keys[1], False), column(keys[2], True)
+
+
+def growth(sol: Solution) -> Growth:
+    """Errors of the start at every row; the dot test over the whole solution (M75)."""
+    model, s0, p = sol.spec.model, first_state(sol.tape), parameters(sol)
+    columns = _directions(sol)
+    wide = jax.tree.map(lambda *v: jnp.stack(v), *columns)
+
+    def run(p: Leaves, s0: Leaves) -> tuple[list, list]:
+        return remade(sol, p, s0)
+
+    tangents = jax.vmap(lambda d: jax.jvp(run, (p, s0), d)[1])(wide)
+    rows, ends = tangents
+    sizes = _scales(sol, sol.tape.w[: model.nx])
+    count = sum(v[0].size for v in sol.tape.w[: model.nx])
+    total = sum(
+        jnp.sum((v[:2] / s[None]) ** 2, axis=tuple(range(2, v.ndim)))
+        for v, s in zip(rows[1 : 1 + model.nx], sizes, strict=True)
+    )
+    size = jnp.sqrt(total / count)
+    ratio = jnp.max(size / jnp.maximum(size[:, :1], 1e-300), axis=0)
+    sizes = [*sizes_at_end(sol), *[jnp.ones(())] * len(ends)]
+    keys = jax.random.split(jax.random.key(7), len(ends))
+    seeds = [
+        jax.random.normal(k, v.shape[1:]) / s
+        for k, v, s in zip(keys, ends, [jnp.ones(()), *sizes], strict=False)
+    ]
+    moves = jnp.any(rows[0] != 0, axis=0)
+    dot = _dot(run, p, s0, columns[2], seeds, [v[2] for v in ends])
+    return Growth(ratio, dot, moves, _planned(sol, ends))
+
+
+def _planned(sol: Solution, tangents: list) -> Any:
+    """From the end to the nearest planned time that moves with the start or with parameters."""
+    model, tape = sol.spec.model, sol.tape
+    nearest = jnp.full((), jnp.inf)
+    for action in model.actions:
+        if action.kind == "time":
+            place = model.place_pending + action.index
+            moves = jnp.any(tangents[1 + place] != 0)
+            gap = jnp.abs(tape.end.w[place] - tape.theta[1])
+            nearest = jnp.where(moves, jnp.minimum(nearest, gap), nearest)
+    return nearest
+
+
+def sizes_at_end(sol: Solution) -> list:
+    return _scales(sol, still(sol.tape.end.w[: sol.spec.model.nx]))
+
+
+def _dot(run: Any, p: Leaves, s0: Leaves, column: tuple, seeds: list, ends: list) -> Any:
+    """`<w, J v>` against `<J^T w, v>`."""
+    dp, ds = jax.vjp(lambda p, s: run(p, s)[1], p, s0)[1](seeds)
+    forward = [w * v for w, v in zip(seeds, ends, strict=True)]
+    backward = [w * v for w, v in zip((*dp, *ds), (*column[0], *column[1]), strict=True)]
+    off = sum(jnp.sum(v) for v in forward) - sum(jnp.sum(v) for v in backward)
+    size = sum(jnp.sum(jnp.abs(v)) for v in forward)
+    return jnp.abs(off) / jnp.maximum(size, 1e-300)
+
+
+class Algebra(NamedTuple):
+    """The equations for z, at their worst."""
+
+    condition: Any
+    drift: Any  # of equations of index 2 and invariants, in units of the tolerance
+
+
+def algebra(sol: Solution) -> Algebra:
+    """The worst condition of the equations for z, and the largest residual."""
+    model, tape = sol.spec.model, sol.tape
+    zero = jnp.zeros(())
+    if model.constraint is None:
+        return Algebra(zero, zero)
+    used = jnp.arange(tape.tau.shape[0]) <= tape.n
+    rows = jnp.arange(tape.tau.shape[0])
+    rtol, atol = sol.tolerance
+    least = jnp.min(jnp.stack([jnp.min(a) for a in atol]))
+    drift = jax.vmap(lambda k: _residual(model, tape, k))(rows)
+    size = rtol * _largest(tape, model) + least
+    small = sum(int(v[0].size) for v in tape.z) <= LARGE
+    worst = jnp.full((), jnp.nan)
+    if small:
+        numbers = jax.vmap(lambda k: condition(model, tape.state(k), tape.par()))(rows)
+        worst = jnp.max(jnp.where(used, numbers, 0.0))
+    return Algebra(worst, jnp.max(jnp.where(used, drift, 0.0)) / size)
+
+
+def _residual(model: Model, tape: Tape, k: Any) -> Any:
+    values = model.residuals(tape.state(k), tape.par())
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in values]))
+
+
+def _largest(tape: Tape, model: Model) -> Any:
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in tape.w[: model.nx]]))

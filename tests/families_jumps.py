@@ -1,0 +1,449 @@
+"""More families with closed forms: clocks, chains of resets, modes, an algebraic state."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+import duals as du
+import saltus
+from families import RADAU, Family, margin, run
+from saltus import Event, Exit, HybridSystem, Instant, Mode, TimeEvent, automaton, every
+
+# -- decay with doses at the ticks of a clock ---------------------------------------------------
+
+DOSES = HybridSystem(
+    lambda now, q: {"x": -q[1] * now.x["x"]},
+    events=[
+        TimeEvent(
+            "dose",
+            every(lambda now, q: q[3], lambda now, q: q[4]),
+            reset=lambda now, q: now.replace(x={"x": now.x["x"] + q[2]}),
+        )
+    ],
+)
+
+
+def doses(q):
+    """The second output is saved at a time that may be that of a dose."""
+    sol = run(DOSES, Instant(t=0.0, x={"x": q[0]}), q, q[6], ts=q[5][None])
+    return jnp.stack([sol.final.x["x"], sol.y["x"][0]]), sol
+
+
+def draw_doses(rng, n, near):
+    x0, k, dose = rng.uniform(0, 2, n), rng.uniform(0.2, 2, n), rng.uniform(0.5, 2, n)
+    period, offset = rng.uniform(0.3, 1, n), rng.uniform(0.05, 0.3, n)
+    tick, last = rng.integers(0, 5, n), rng.integers(5, 12, n)
+    T = offset + (last + rng.uniform(0.1, 0.9, n)) * period
+    save = offset + (tick + np.where(near, 0.0, rng.uniform(0.1, 0.9, n))) * period
+    kind = rng.random(n)
+    save = np.where(near & (kind < 0.7), save * (1 + margin(rng, n, 1e-15, 1e-3)), save)
+    T = np.where(near & (kind > 0.5), (offset + last * period) * (1 + margin(rng, n, 1e-15)), T)
+    return [x0, k, dose, period, offset, save, T]
+
+
+def _dosed(x0, k, dose, period, offset, t):
+    x, last = x0, 0.0 * t
+    for j in range(14):
+        tick = offset + float(j) * period
+        due = tick.value <= t.value
+        x, last = (
+            du.where(due, x * du.exp(-k * (tick - last)) + dose, x),
+            du.where(due, tick, last),
+        )
+    return x * du.exp(-k * (t - last))
+
+
+def true_doses(q):
+    *parameters, save, T = q
+    return [_dosed(*parameters, T), _dosed(*parameters, save)]
+
+
+# -- a reset that throws the state to, or past, a second threshold ------------------------------
+
+CHAIN = HybridSystem(
+    lambda now, q: {"x": 1.0 - q[0] * now.x["x"], "y": q[1]},
+    events=[
+        Event(
+            "spill",
+            lambda now, q: now.x["x"] - q[2],
+            direction="rising",
+            reset=lambda now, q: now.replace(x={"x": 0.0 * q[2], "y": q[3] * now.x["y"]}),
+        ),
+        Event(
+            "refill",
+            lambda now, q: now.x["y"] - q[4],
+            reset=lambda now, q: now.replace(x={"x": now.x["x"], "y": now.x["y"] + q[5]}),
+        ),
+    ],
+)
+
+
+def chain(q):
+    sol = run(CHAIN, Instant(t=0.0, x={"x": 0.0, "y": q[6]}), q, q[7])
+    return jnp.stack([sol.final.x["x"], sol.final.x["y"]]), sol
+
+
+def draw_chain(rng, n, near):
+    k, level = rng.uniform(0.3, 1, n), rng.uniform(0.3, 0.8, n)
+    slope = rng.choice([-1, 1], n) * rng.uniform(0.1, 0.5, n)
+    keep, y0, more = rng.uniform(0.3, 0.7, n), rng.uniform(1.5, 3, n), rng.uniform(0.5, 2, n)
+    wait = -np.log1p(-k * level) / k
+    landing = keep * (y0 + slope * wait)
+    far = rng.choice([-1, 1], n) * rng.uniform(0.1, 0.5, n)
+    low = landing * (1 + np.where(near, margin(rng, n, 1e-12, 1e-1), far))
+    low = np.minimum(low, y0 + np.minimum(slope, 0) * wait - 0.2)
+    return [k, slope, level, keep, low, more, y0, wait * rng.uniform(1.1, 1.9, n)]
+
+
+def true_chain(q):
+    k, slope, level, keep, low, more, y0, T = q
+    wait = -du.log(1 - k * level) / k
+    y = keep * (y0 + slope * wait)
+    y = du.where(y.value < low.value, y + more, y)
+    t = wait
+    for _ in range(12):  # y may fall to the threshold by itself, again and again
+        ahead = du.where(slope.value < 0, (low - y) / slope, 1e9 + 0.0 * y)
+        due = (ahead.value > 0) & ((t + ahead).value <= T.value)
+        t, y = du.where(due, t + ahead, t), du.where(due, low + more, y)
+    return [(1 - du.exp(-k * (T - wait))) / k, y + slope * (T - t)]
+
+
+# -- an event that plans another one ------------------------------------------------------------
+
+PLAN = HybridSystem(
+    lambda now, q: {"x": -q[0] * now.x["x"]},
+    events=[
+        Event(
+            "low",
+            lambda now, q: now.x["x"] - q[1],
+            reset=lambda now, q: now.replace(d={"aim": now.t + q[2]}),
+        ),
+        TimeEvent(
+            "kick",
+            lambda now, q: now.d["aim"],
+            reset=lambda now, q: now.replace(x={"x": now.x["x"] + q[3]}, d={"aim": 1e9}),
+        ),
+    ],
+)
+
+
+def plan(q):
+    sol = run(PLAN, Instant(t=0.0, x={"x": q[4]}, d={"aim": 1e9}), q, q[5])
+    return sol.final.x["x"][None], sol
+
+
+def draw_plan(rng, n, near):
+    k, low, delay = rng.uniform(0.5, 2, n), rng.uniform(0.5, 1.5, n), rng.uniform(0.1, 1, n)
+    x0 = low * rng.uniform(1.2, 3, n)
+    bottom = low * np.exp(-k * delay)
+    kick = np.where(rng.random(n) < 0.8, rng.uniform(1.2, 3, n), 0.5) * (low - bottom)
+    kind = rng.random(n)
+    kick = np.where(near & (kind < 0.5), (low - bottom) * (1 + margin(rng, n, 1e-12)), kick)
+    first = np.log(x0 / low) / k + delay
+    T = np.log(x0 / low) / k + rng.uniform(0, 4, n)
+    T = np.where(near & (kind > 0.5), first * (1 + margin(rng, n, 1e-12)), T)
+    return [k, low, delay, kick, x0, T]
+
+
+def true_plan(q):
+    k, low, delay, kick, x0, T = q
+    t, x = 0.0 * T, x0
+    for _ in range(80):
+        falls = x.value > low.value
+        wait = du.log(du.where(falls, x / low, 2.0 + 0.0 * x)) / k + delay
+        due = falls & ((t + wait).value <= T.value)
+        t = du.where(due, t + wait, t)
+        x = du.where(due, low * du.exp(-k * delay) + kick, x)
+    return [x * du.exp(-k * (T - t))]
+
+
+# -- an algebraic state whose equation changes --------------------------------------------------
+
+SWITCH = HybridSystem(
+    lambda now, q: {"x": -now.z["z"]},
+    constraint=lambda now, q: {"rate": now.z["z"] - now.d["k"] * now.x["x"]},
+    events=[
+        Event(
+            "switch",
+            lambda now, q: now.x["x"] - q[3],
+            reset=lambda now, q: now.replace(d={"k": q[2]}),
+        )
+    ],
+)
+
+
+def switch(q):
+    start = Instant(t=0.0, x={"x": q[0]}, z={"z": q[0] * q[1]}, d={"k": q[1]})
+    sol = run(SWITCH, start, q, q[4], method=RADAU)
+    return jnp.stack([sol.final.x["x"], sol.final.z["z"]]), sol
+
+
+def draw_switch(rng, n, near):
+    x0, k1, k2 = rng.uniform(1, 3, n), rng.uniform(0.3, 2, n), rng.uniform(0.3, 3, n)
+    level = x0 * rng.uniform(0.2, 0.9, n)
+    kind = rng.random(n)
+    level = np.where(near & (kind < 0.5), x0 * (1 - margin(rng, n, 1e-12)), level)
+    t = np.log(x0 / level) / k1
+    T = np.abs(t) + rng.choice([0.0, 1.0], n, p=[0.3, 0.7]) * rng.uniform(0.1, 1, n)
+    T = np.where(near, T, np.where(rng.random(n) < 0.3, t * rng.uniform(0.3, 0.9, n), T + 0.1))
+    T = np.where(near & (kind >= 0.5), t * (1 + margin(rng, n, 1e-12)), T)
+    return [x0, k1, k2, level, np.maximum(T, 0.05)]
+
+
+def true_switch(q):
+    x0, k1, k2, level, T = q
+    below = level.value < x0.value
+    t = du.log(x0 / level) / k1
+    late = below & (t.value <= T.value)
+    x = du.where(late, level * du.exp(-k2 * (T - t)), x0 * du.exp(-k1 * T))
+    return [x, x * du.where(late, k2, k1)]
+
+
+# -- a body that lands, slides and stops --------------------------------------------------------
+
+LANDING = automaton(
+    {
+        "fly": Mode(
+            lambda now, q: {"h": now.x["v"], "v": -q[2], "x": now.x["u"], "u": 0.0},
+            exits=[
+                Exit(
+                    lambda now, q: now.x["h"],
+                    to="slide",
+                    reset=lambda now, q: now.replace(x={**now.x, "h": 0.0, "v": 0.0}),
+                )
+            ],
+        ),
+        "slide": Mode(
+            lambda now, q: {"x": now.x["u"], "u": -q[3] * q[2]},
+            exits=[
+                Exit(
+                    lambda now, q: now.x["u"],
+                    to="rest",
+                    reset=lambda now, q: now.replace(x={**now.x, "u": 0.0}),
+                )
+            ],
+        ),
+        "rest": Mode(lambda now, q: {"h": 0.0}),
+    }
+)
+
+
+def landing(q):
+    start = Instant(t=0.0, x={"h": q[0], "v": 0.0, "x": 0.0, "u": q[1]}, mode="fly")
+    sol = run(LANDING, start, q, q[4])
+    return jnp.stack([sol.final.x["x"], sol.final.x["u"], sol.final.x["h"]]), sol
+
+
+def draw_landing(rng, n, near):
+    h, u, g = rng.uniform(0.2, 2, n), rng.uniform(0.2, 3, n), rng.uniform(5, 12, n)
+    mu = rng.uniform(0.1, 1, n)
+    kind = rng.random(n)
+    u = np.where(near & (kind < 0.3), 10 ** rng.uniform(-12, -2, n), u)
+    h = np.where(near & (kind > 0.8), 10 ** rng.uniform(-10, -2, n), h)
+    land = np.sqrt(2 * h / g)
+    stop = land + u / (mu * g)
+    T = stop * rng.uniform(0.2, 1.5, n)
+    away = (np.abs(T - land) > 0.02) & (np.abs(T - stop) > 0.02)
+    T = np.where(away, T, stop + 0.3)
+    place = np.where(rng.random(n) < 0.5, land, stop)
+    T = np.where(near & (kind > 0.2), place * (1 + margin(rng, n, 1e-12)), T)
+    return [h, u, g, mu, T]
+
+
+def true_landing(q):
+    h, u, g, mu, T = q
+    land = du.sqrt(2 * h / g)
+    stop = land + u / (mu * g)
+    slide = T - land
+    x = du.where(T.value < land.value, u * T, u * T - 0.5 * mu * g * slide * slide)
+    x = du.where(T.value < stop.value, x, u * land + 0.5 * u * u / (mu * g))
+    speed = du.where(T.value < land.value, u, u - mu * g * slide)
+    speed = du.where(T.value < stop.value, speed, 0.0)
+    height = du.where(T.value < land.value, h - 0.5 * g * T * T, 0.0)
+    return [x, speed, height]
+
+
+# -- two events whose order matters -------------------------------------------------------------
+
+ORDER = HybridSystem(
+    lambda now, q: {"a": q[0] * now.x["a"], "b": q[1], "s": 0.0},
+    events=[
+        Event(
+            "scale",
+            lambda now, q: now.x["a"] - q[2],
+            direction="rising",
+            reset=lambda now, q: now.replace(x={**now.x, "s": q[4] * now.x["s"]}),
+        ),
+        Event(
+            "shift",
+            lambda now, q: now.x["b"] - q[3],
+            direction="rising",
+            reset=lambda now, q: now.replace(x={**now.x, "s": now.x["s"] + now.t}),
+        ),
+    ],
+)
+
+
+def order(q):
+    sol = run(ORDER, Instant(t=0.0, x={"a": 1.0, "b": 0.0, "s": 1.0}), q, 4.0)
+    return sol.final.x["s"][None], sol
+
+
+def draw_order(rng, n, near):
+    a, b, scale = rng.uniform(0.3, 1, n), rng.uniform(0.5, 2, n), rng.uniform(1.5, 3, n)
+    first = rng.uniform(0.5, 3, n)
+    second = np.where(near, first * (1 + margin(rng, n, 1e-15, 1e-2)), rng.uniform(0.5, 3, n))
+    second = np.where(near | (np.abs(first - second) > 0.02), second, second + 0.1)
+    return [a, b, np.exp(a * first), b * second, scale]
+
+
+def true_order(q):
+    a, b, high, level, scale = q
+    first, second = du.log(high) / a, level / b
+    scaled_first = first.value < second.value
+    return [du.where(scaled_first, scale + second, scale * (1 + second))]
+
+
+# -- a family of levels, some of them close together --------------------------------------------
+
+LEVELS = HybridSystem(
+    lambda now, q: {"u": q[0] - q[1] * now.x["u"], "s": 0.0},
+    events=[
+        Event(
+            "level",
+            lambda now, q: now.x["u"] - q[2:6],
+            direction="rising",
+            reset=lambda now, q: now.replace(
+                x={**now.x, "s": 0.7 * now.x["s"] + now.t * (1 + now.member)}
+            ),
+        )
+    ],
+)
+
+
+def levels(q):
+    """Each member leaves its mark: s := 0.7 s + (1 + member) t."""
+    sol = run(LEVELS, Instant(t=0.0, x={"u": 0.0, "s": 0.0}), q, q[6])
+    return jnp.stack([sol.final.x["s"], sol.final.x["u"]]), sol
+
+
+def draw_levels(rng, n, near):
+    drive, k = rng.uniform(1, 3, n), rng.uniform(0.3, 1, n)
+    steps = rng.uniform(0.08, 0.24, (4, n))
+    close = rng.integers(1, 4, n)
+    for j in range(1, 4):
+        steps[j] = np.where(near & (close == j), np.abs(margin(rng, n, 1e-12, 1e-2)), steps[j])
+    high = np.cumsum(steps, axis=0) * drive / k  # up to 0.96 of where u goes
+    high = np.take_along_axis(high, rng.permuted(np.tile(np.arange(4), (n, 1)), axis=1).T, axis=0)
+    last = -np.log1p(-np.max(high, axis=0) * k / drive) / k
+    T = last * rng.uniform(1.1, 1.5, n)
+    return [drive, k, *high, np.where(rng.random(n) < 0.5, T, last * rng.uniform(0.4, 0.97, n))]
+
+
+def true_levels(q):
+    drive, k, *high, T = q
+    times = [-du.log(1 - k * level / drive) / k for level in high]
+    late = np.argsort(np.stack([level.value for level in high]), axis=0, kind="stable")
+    s = 0.0 * T
+    for place in range(4):
+        for member, t in enumerate(times):
+            mine = (late[place] == member) & (t.value <= T.value)
+            s = du.where(mine, 0.7 * s + (1.0 + member) * t, s)
+    return [s, drive / k * (1 - du.exp(-k * T))]
+
+
+# -- a tank that runs dry -----------------------------------------------------------------------
+
+TANK = HybridSystem(
+    lambda now, q: {"h": -q[0] * jnp.sqrt(now.x["h"])},
+    events=[
+        Event(
+            "refill",
+            lambda now, q: now.x["h"] - q[1],
+            reset=lambda now, q: now.replace(x={"h": q[2]}),
+        )
+    ],
+)
+
+
+def tank(q):
+    sol = run(TANK, Instant(t=0.0, x={"h": q[3]}), q, q[4])
+    return sol.final.x["h"][None], sol
+
+
+def draw_tank(rng, n, near):
+    k, full, h0 = rng.uniform(0.5, 2, n), rng.uniform(1, 3, n), rng.uniform(1, 3, n)
+    low = rng.uniform(0.02, 0.5, n)
+    kind = rng.random(n)
+    low = np.where(near & (kind < 0.6), 10 ** rng.uniform(-12, -2, n), low)
+    first, period = (2 * (np.sqrt(h) - np.sqrt(low)) / k for h in (h0, full))
+    count = rng.integers(0, 5, n)
+    T = np.where(count == 0, first * rng.uniform(0.1, 0.9, n), first)
+    T = T + np.where(count == 0, 0.0, period * (count - 1 + rng.uniform(0.1, 0.9, n)))
+    at_refill = (first + period * count) * (1 + margin(rng, n, 1e-12))
+    return [k, low, full, h0, np.where(near & (kind > 0.4), at_refill, T)]
+
+
+def true_tank(q):
+    k, low, full, h0, T = q
+    first, period = (2 * (du.sqrt(h) - du.sqrt(low)) / k for h in (h0, full))
+    count = np.floor((T.value - first.value) / period.value)
+    dry = first.value <= T.value
+    s = du.where(dry, T - first - np.where(dry, count, 0.0) * period, T)
+    root = du.sqrt(du.where(dry, full, h0)) - 0.5 * k * s
+    return [root * root]
+
+
+# -- a flow with a kink that `when` makes an event ----------------------------------------------
+
+BRAKE = HybridSystem(
+    lambda now, q: {
+        "v": saltus.when(now.x["v"] > q[2], -q[0] * now.x["v"], -q[1]),
+        "x": now.x["v"],
+    }
+)
+
+
+def brake(q):
+    sol = run(BRAKE, Instant(t=0.0, x={"v": q[3], "x": 0.0}), q, q[4])
+    return jnp.stack([sol.final.x["v"], sol.final.x["x"]]), sol
+
+
+def draw_brake(rng, n, near):
+    k, a, v = rng.uniform(0.3, 1.5, n), rng.uniform(0.1, 1, n), rng.uniform(2, 4, n)
+    level = rng.uniform(0.5, 1.8, n)
+    kind = rng.random(n)
+    level = np.where(near & (kind < 0.5), v * (1 - margin(rng, n, 1e-12)), level)
+    t = np.abs(np.log(v / level)) / k
+    T = t * np.where(rng.random(n) < 0.3, rng.uniform(0.3, 0.9, n), 1.0) + 0.2
+    T = np.where(near & (kind > 0.5), t * (1 + margin(rng, n, 1e-12)), T)
+    return [k, a, level, v, T]
+
+
+def true_brake(q):
+    k, a, level, v, T = q
+    above = v.value > level.value
+    t = du.where(above, du.log(v / level) / k, 0.0)
+    begin = du.where(above, level, v)
+    slow = T.value >= t.value
+    fade = du.exp(-k * T)
+    s = T - t
+    far = du.where(above, (v - level) / k, 0.0)
+    return [
+        du.where(slow, begin - a * s, v * fade),
+        du.where(slow, far + begin * s - 0.5 * a * s * s, v / k * (1 - fade)),
+    ]
+
+
+FAMILIES = {
+    "doses": Family("x k dose period offset save T", doses, draw_doses, true_doses),
+    "chain": Family("k slope level keep low more y T", chain, draw_chain, true_chain),
+    "plan": Family("k low delay kick x T", plan, draw_plan, true_plan),
+    "switch": Family("x k1 k2 level T", switch, draw_switch, true_switch),
+    "landing": Family("h u g mu T", landing, draw_landing, true_landing),
+    "order": Family("a b high level scale", order, draw_order, true_order),
+    "levels": Family("drive k l0 l1 l2 l3 T", levels, draw_levels, true_levels),
+    "tank": Family("k low full h T", tank, draw_tank, true_tank),
+    "brake": Family("k a level v T", brake, draw_brake, true_brake),
+}
