@@ -18,7 +18,7 @@ import numpy as np
 import duals as du
 import saltus
 from duals import Dual, Wide
-from saltus import Event, Exit, HybridSystem, Instant, Mode, automaton
+from saltus import Event, Exit, HybridSystem, Instant, Mode, TimeEvent, automaton
 
 TOL = 1e-9
 TSIT = saltus.Tsit5(rtol=TOL, atol=TOL)
@@ -192,15 +192,18 @@ def draw_roots(rng, n, near):
     for j in range(1, ROOTS):
         close = near & ((pair == j) | (triple & (pair == j - 1)))
         gaps[:, j] = np.where(close, np.abs(margin(rng, n, 1e-7, 1e-3)), gaps[:, j])
+        twice = near & ~triple & (pair == j) & (rng.random(n) < 0.2)
+        gaps[:, j] = np.where(twice, 0.0, gaps[:, j])  # a touch
     times = np.cumsum(gaps, axis=1)
     scale = rng.choice([-1.0, 1.0], n) * 10 ** rng.uniform(-2, 2, n)
     return [*times.T, scale, times[:, -1] + rng.uniform(0.05, 0.5, n)]
 
 
 def true_roots(q):
-    s = 0.0 * q[0]
-    for r in q[:ROOTS]:
-        s = du.where(r.value <= q[ROOTS + 1].value, 0.7 * s + r, s)
+    s, r = 0.0 * q[0], np.stack([v.value for v in q[:ROOTS]])
+    for k in range(ROOTS):
+        twice = np.sum(r == r[k], axis=0) == 2
+        s = du.where((r[k] <= q[ROOTS + 1].value) & ~twice, 0.7 * s + q[k], s)
     return [s]
 
 
@@ -405,6 +408,40 @@ def true_oscillator(q):
     return [s]
 
 
+# -- a motion that starts near rest, and is sent elsewhere later --------------------------------
+
+REST = HybridSystem(
+    lambda now, q: {"x": -q[0] * (now.x["x"] - now.d["goal"])},
+    events=[
+        TimeEvent(
+            "move",
+            lambda now, q: q[3],
+            reset=lambda now, q: now.replace(d={"goal": q[2]}),
+        )
+    ],
+)
+
+
+def rest(q):
+    """Where nothing moves, the error control has nothing to hold on to; sensitivities move."""
+    sol = run(REST, Instant(t=0.0, x={"x": q[4]}, d={"goal": q[1]}), q, q[5])
+    return sol.final.x["x"][None], sol
+
+
+def draw_rest(rng, n, near):
+    k, goal, later = rng.uniform(0.5, 3, n), rng.uniform(0.5, 2, n), rng.uniform(0.5, 2, n)
+    at, x0 = rng.uniform(0.5, 3, n), rng.uniform(0, 3, n)
+    x0 = np.where(near, goal * (1 + margin(rng, n, 1e-16, 1e-2)), x0)
+    later = np.where(near & (rng.random(n) < 0.5), goal * (1 + margin(rng, n, 1e-16, 1e-2)), later)
+    return [k, goal, later, at, x0, at * rng.uniform(1.1, 3, n)]
+
+
+def true_rest(q):
+    k, goal, later, at, x0, T = q
+    x = goal + (x0 - goal) * du.exp(-k * at)
+    return [later + (x - later) * du.exp(-k * (T - at))]
+
+
 FAMILIES = {
     "ball": Family("h v g e T", ball, draw_ball, true_ball),
     "ceiling": Family("v g k c T", ceiling, draw_ceiling, true_ceiling),
@@ -412,5 +449,6 @@ FAMILIES = {
     "box": Family("x y u w W H T", box, draw_box, true_box),
     "thermostat": Family("a H lo hi x T", thermostat, draw_thermostat, true_thermostat),
     "neuron": Family("drive tau level u T", neuron, draw_neuron, true_neuron),
+    "rest": Family("k goal later at x T", rest, draw_rest, true_rest),
     "oscillator": Family("x v w level T", oscillator, draw_oscillator, true_oscillator),
 }

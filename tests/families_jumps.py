@@ -436,6 +436,55 @@ def true_brake(q):
     ]
 
 
+# -- a tank with a pump that is switched, far from t = 0 ----------------------------------------
+
+PUMP = HybridSystem(
+    lambda now, q: {"x": now.u - q[0] * now.x["x"]},
+    inputs=lambda q: saltus.Steps(jnp.stack([q[5] - 1.0, q[4]]), q[1:3]),
+    events=[
+        Event(
+            "full",
+            lambda now, q: now.x["x"] - q[3],
+            reset=lambda now, q: now.replace(x={"x": 0.0 * q[3]}),
+            direction="rising",
+        )
+    ],
+)
+
+
+def pump(q):
+    sol = run(PUMP, Instant(t=q[5], x={"x": 0.0}), q, q[6])
+    return sol.final.x["x"][None], sol
+
+
+def draw_pump(rng, n, near):
+    a, u0, u1 = rng.uniform(0.3, 1, n), rng.uniform(1.5, 3, n), rng.uniform(0, 3, n)
+    level, t0 = rng.uniform(0.4, 1.2, n), rng.choice([0.0, -3.0, 1e3, -1e5], n)
+    period = -np.log1p(-a * level / u0) / a
+    count = rng.integers(1, 4, n)
+    inside = rng.choice([0.3, 0.7], n) + rng.uniform(-0.2, 0.2, n)
+    switch = period * np.where(near, count * (1 + margin(rng, n)), count + inside)
+    u1 = np.where(near | (np.abs(u1 - a * level) > 0.1), u1, u1 + 0.3)
+    low = near & (rng.random(n) < 0.3)
+    u1 = np.where(low, a * level * (1 + margin(rng, n)), u1)
+    return [a, u0, u1, level, t0 + switch, t0, t0 + switch + rng.uniform(0.1, 2, n)]
+
+
+def true_pump(q):
+    a, u0, u1, level, switch, t0, T = q
+    t, x = t0, 0.0 * T
+    for _ in range(40):
+        before = t.value < switch.value
+        goal = du.where(before, u0, u1) / a
+        comes = goal.value > level.value
+        wait = du.log(du.where(comes, (goal - x) / (goal - level), 2.0 + 0.0 * x)) / a
+        stop = du.where(before & (switch.value < T.value), switch, T)
+        fills = comes & ((t + wait).value <= stop.value)
+        x = du.where(fills, 0.0, goal + (x - goal) * du.exp(-a * (stop - t)))
+        t = du.where(fills, t + wait, stop)
+    return [x]
+
+
 FAMILIES = {
     "doses": Family("x k dose period offset save T", doses, draw_doses, true_doses),
     "chain": Family("k slope level keep low more y T", chain, draw_chain, true_chain),
@@ -445,5 +494,6 @@ FAMILIES = {
     "order": Family("a b high level scale", order, draw_order, true_order),
     "levels": Family("drive k l0 l1 l2 l3 T", levels, draw_levels, true_levels),
     "tank": Family("k low full h T", tank, draw_tank, true_tank),
+    "pump": Family("a u0 u1 level switch t0 T", pump, draw_pump, true_pump),
     "brake": Family("k a level v T", brake, draw_brake, true_brake),
 }

@@ -1,7 +1,9 @@
 """Every way a solve can stop has a name, a class, a place, numbers and a remedy."""
 
 import pickle
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -243,3 +245,14 @@ def test_an_error_can_be_told_in_other_words_and_sent_to_another_process():
     sent = pickle.loads(pickle.dumps(error))
     assert type(sent) is ZenoError and str(sent) == str(error) and sent.values == error.values
     assert sent.solution is None  # it holds functions, which do not travel
+
+
+def test_every_test_that_the_page_of_hard_cases_names_exists():
+    here = Path(__file__).parent
+    page = (here.parent / "docs" / "hard_cases.md").read_text()
+    for row in (line for line in page.splitlines() if line.startswith("| ")):
+        shown = row.rsplit(" | ", 1)[1]
+        files = re.findall(r"`(test_\w+\.py)`", shown)
+        text = "".join((here / name).read_text() for name in files)
+        for name in set(re.findall(r"`(\w+)`", shown)):
+            assert f"def test_{name}(" in text, name

@@ -202,3 +202,12 @@ def test_a_planned_time_that_is_nan_is_named_by_event():
 def test_a_planned_time_that_is_infinite_means_never():
     sol = solve(planned(lambda now, p: jnp.inf), Instant(t=0.0, x=1.0), None, 1.0)
     assert sol.events.count == 0
+
+
+def test_a_mode_with_a_flow_of_another_shape_is_refused_by_name():
+    fall = lambda now, p: {"v": -now.x["v"]}
+    still = saltus.Mode(lambda now, p: {"v": jnp.zeros(3)})
+    system = saltus.automaton({"fly": saltus.Mode(fall), "rest": still})
+    start = Instant(t=0.0, x={"v": jnp.ones(5)}, mode="fly")
+    with pytest.raises(ValueError, match=r'mode "rest": .*array\[3\].*array\[5\]'):
+        solve(system, start, None, 1.0)

@@ -24,7 +24,7 @@ from saltus.trust import REASONS
 
 FAMILIES: dict[str, Family] = {**families.FAMILIES, **families_jumps.FAMILIES}
 LANES = 256  # in one call of a compiled program
-BLOCKS = 8  # in the long search: 16 families, 8 blocks of 256
+BLOCKS = 8  # in the long search: 18 families, 8 blocks of 256
 QUICK = ("neuron", "chain", "order")  # the cheapest to compile
 
 # A value may be off by what a change of size TOL, relative and absolute, in every number that the

@@ -149,7 +149,8 @@ def _flows(flows: dict[str, Callable]) -> Callable:
             value = called(f'mode "{name}": flow', fn, *gate(now, p, k))
             value = complete(now.x, value)
             want, got = jax.tree.structure(now.x), jax.tree.structure(value)
-            if got != want:
+            shapes = zip(jax.tree.leaves(now.x), jax.tree.leaves(value), strict=False)
+            if got != want or any(jnp.shape(v) not in ((), jnp.shape(x)) for x, v in shapes):
                 raise ValueError(
                     f'mode "{name}": the flow returned {picture(value)}, but x is '
                     f"{picture(now.x)}. Return x' with the fields of x; entries of a dict that "

@@ -151,6 +151,14 @@ def _ticks(event: Any) -> bool:
     return isinstance(event, TimeEvent) and isinstance(event.next_time, Ticks)
 
 
+def _told(event: Event | TimeEvent) -> bool:
+    """Whether ticks may depend on parameters."""
+    ticks = event.next_time if isinstance(event, TimeEvent) else None
+    if not isinstance(ticks, Ticks):
+        return False
+    return any(callable(v) or is_tracer(v) for v in (ticks.period, ticks.offset))
+
+
 def build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
     """The model of a system for these shapes, and checks that need numbers."""
     built = _build(system, shapes, parts)
@@ -269,6 +277,7 @@ def _actions(
         new = Action(
             kind, event.name, terminal=event.terminal, reset=reset, logged=True,
             index=sum(a.kind == kind for a in actions), implicit=bool(solves),
+            moving=_told(event),
         )  # fmt: skip
         if isinstance(event, Event):
             new = _guarded(owner, tracer, event, new)

@@ -57,9 +57,10 @@ def in_pieces(
     number = starts.base.shape[0] - 1
     if not is_tracer(last):
         number = min(number, 1 << max(int(last) - 1, 0).bit_length())
+    given = None if ts is None or not count else jnp.take(ts, order)
     s, reads = _differentiable(
         cut, number, (at.tau, *at.w), par, knobs, times, jax.lax.stop_gradient(end),
-        jax.lax.stop_gradient(starts), last, None if ts is None or not count else jnp.take(ts, order),
+        jax.lax.stop_gradient(starts), last, given,
     )  # fmt: skip
     carry = end.carry
     outcome = Outcome(carry.at, carry.counts, carry.pace, carry.code, None)  # type: ignore[arg-type]

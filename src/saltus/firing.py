@@ -311,6 +311,8 @@ def _jump_row(model: Model, stepper: Stepper, c: Carry, kind: Any) -> Rows:
 
 def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     """Carry out the chosen jump: one row of length zero."""
+    if model.constraint is not None:  # the last correction of a root moves x, not z
+        c = c._replace(at=solved(model, c.at, par)[0])
     row = _jump_row(model, stepper, c, reset_kind(c.jump))
 
     def branch(action: Action):

@@ -74,6 +74,7 @@ class Action:
     logged: bool = False  # an event of the user's, not of the machinery
     kink: bool = False  # a family made by `when`
     implicit: bool = False  # its reset solves equations
+    moving: bool = False  # ticks whose period or offset may depend on parameters
     zeno: bool = False  # the action after it, of that kind, fires where its events accumulate
 
 

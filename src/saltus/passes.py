@@ -20,7 +20,7 @@ from .lanes import one_kernel
 PASS = 0.5  # seconds that a pass should take
 TRIAL = 8  # iterations of the trial from which the first long pass is planned
 TELLING = 0.02  # seconds from which on the time of a pass is that of its iterations
-KEPT = 2**16  # bytes of an empty tape that is worth keeping
+LARGE = 2**20  # bytes of a tape that is better made where it is filled
 
 
 class Work:
@@ -47,12 +47,12 @@ class Work:
         """
         size, fresh = self.size, True
         begun, state = self._first(args, shape)
-        flat, structure = self._blank(state, shape, size)
+        structure, flat = self._blank(state, shape, size)
         with Passes(self.rates, shape) as passes:
             while True:
                 try:
                     passes.look()
-                    program = self._program(begun, structure, shape, size)
+                    program = self._program(begun, structure, shape, size, not flat)
                     flat = passes.run(program, fresh, [*flat, *args])
                 except KeyboardInterrupt:
                     if fresh:
@@ -76,28 +76,39 @@ class Work:
             self._begun[shape] = closed, _zeros(state)
         return self._begun[shape]
 
-    def _blank(self, state: Any, shape: Any, size: int) -> tuple[list, Any]:
-        """The leaves of a state and an empty tape, and their structure."""
-        if (shape, size) in self._empty:
-            return self._empty[shape, size]
-        tape = _zeros(jax.eval_shape(functools.partial(self.room, size=size), state))
-        blank = jax.tree.flatten((state, tape))
-        if sum(v.nbytes for v in jax.tree.leaves(tape)) <= KEPT:
-            self._empty[shape, size] = blank
-        return blank
+    def _blank(self, state: Any, shape: Any, size: int) -> tuple[Any, list]:
+        """The structure of a state and a tape, and their leaves unless they are large."""
+        if (shape, size) not in self._empty:
+            tape = jax.eval_shape(functools.partial(self.room, size=size), state)
+            flat, structure = jax.tree.flatten((state, tape))
+            small = sum(v.size * v.dtype.itemsize for v in flat) < LARGE
+            self._empty[shape, size] = structure, _zeros(flat) if small else []
+        return self._empty[shape, size]
 
-    def _program(self, begun: Any, structure: Any, shape: Any, size: int) -> Program:
-        if (shape, size) not in self._programs:
-            flat = functools.partial(self._pass, begun, structure)
-            self._programs[shape, size] = Program(jax.jit(one_kernel(flat, self.platform)))
-        return self._programs[shape, size]
+    def _program(self, begun: Any, structure: Any, shape: Any, size: int, bare: bool) -> Program:
+        """The pass over a tape of some size; a bare one makes its state and tape itself."""
+        key = (shape, size, bare)
+        if key not in self._programs:
+            flat = functools.partial(self._pass, begun, structure, size if bare else None)
+            self._programs[key] = Program(jax.jit(one_kernel(flat, self.platform)))
+        return self._programs[key]
 
-    def _pass(self, begun: Any, structure: Any, limit: Any, fresh: Any, *given: Any) -> list:
-        n = structure.num_leaves
-        state, tape = jax.tree.unflatten(structure, given[:n])
-        leaves, args = jax.tree.leaves(state), given[n:]
-        first = jax.lax.cond(fresh, lambda: jex.jaxpr_as_fun(begun)(*args), lambda: list(leaves))
-        state = jax.tree.unflatten(jax.tree.structure(state), first)
+    def _pass(
+        self, begun: Any, structure: Any, bare: int | None, limit: Any, fresh: Any, *given: Any
+    ) -> list:
+        n = structure.num_leaves if bare is None else 0
+        args = given[n:]
+        if bare is None:
+            state, tape = jax.tree.unflatten(structure, given[:n])
+            leaves, tree = jax.tree.flatten(state)
+            first = jax.lax.cond(fresh, lambda: jex.jaxpr_as_fun(begun)(*args), lambda: leaves)
+            state = jax.tree.unflatten(tree, first)
+        else:
+            tree = jax.tree.structure(jax.tree.unflatten(structure, [0] * structure.num_leaves)[0])
+            first = jex.jaxpr_as_fun(begun)(*args)
+            first = [v if hasattr(v, "shape") else jnp.asarray(v) for v in first]  # known numbers
+            state = jax.tree.unflatten(tree, first)
+            tape = self.room(state, size=bare)
         state, tape, count = self.going(state, tape, list(args), limit)
         return [*jax.tree.leaves((state, tape)), count]
 

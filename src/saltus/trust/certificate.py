@@ -27,6 +27,7 @@ from .words import REASONS, VERDICTS, report
 
 TRUSTED, DEGRADED, UNTRUSTED = range(3)
 EPS = float(jnp.finfo(jnp.float64).eps)
+CLOSE = 10  # errors of many steps add up: what is closer than so many tolerances is not decided
 
 
 class EventTrust(eqx.Module):
@@ -248,20 +249,23 @@ def _levels(
     watching = jnp.asarray(sol.on_grazing != "ignore")
     near = jnp.min(m.near / jnp.maximum(unsure[:-1], 1e-300), initial=INF)
     worst = jnp.max(events.error, initial=0.0)
-    matters, moves = events.rooted & (change > 1e-8), grown.moves[rows]
+    told = jnp.asarray([a.moving for a in sol.spec.model.actions])[events.which]
+    matters, moves = events.rooted & (change > 1e-8), grown.moves[rows] | told
     late = _late(sol, events)
     times = events.t - sol.tape.theta[0]
     saved = _met(sol, matters, moves, _to_saves(sol, times), late)
     ended = jnp.abs(times - sol.tape.theta[1] + sol.tape.theta[0])
     ended = _met(sol, matters, moves, ended, late) | (grown.planned <= late)
     going = sol.result != int(Result.terminated)
-    end = jax.tree.map(lambda v: jnp.take(v, sol.tape.n, axis=0), (found.seen.value, unsure))
-    beyond = jnp.any((m.last < INF) & (jnp.abs(end[0]) < end[1])) & going
-    carried = jnp.any(m.chain < unsure[1:]) | jnp.any(m.first < unsure[0])
+    end = jax.tree.map(lambda v: jnp.take(v, sol.tape.n, axis=0), found.seen)
+    open_end = end.active & (end.slope != 0)
+    close = CLOSE * jnp.take(unsure, sol.tape.n, axis=0)
+    beyond = jnp.any(open_end & (jnp.abs(end.value) < close)) & going
+    carried = jnp.any(m.chain < CLOSE * unsure[1:]) | jnp.any(m.first < CLOSE * unsure[0])
     levels = [
         _level(no, sol.result > int(Result.terminated)),
         _level(no, (sol.stats.touches > 0) & watching),
-        _level((near < 100) & watching, (near < 1) & watching),
+        _level((near < 100) & watching, (near < CLOSE) & watching),
         _level(no, found.unseen),
         _level(worst > jnp.maximum(100 * rtol, 1e-12), worst > 0.1),
         order,
@@ -269,6 +273,7 @@ def _levels(
         _level(no, (ended | beyond) & going),
         _level(no, carried),
         _level(rtol * most > 1e-4, rtol * most > 0.1),
+        _level(grown.shift > jnp.maximum(100 * rtol, 1e-12), grown.shift > 0.1),
         _level(equations.condition > 1e8, equations.condition > 1e12),
         _level(equations.drift > 100, no),
         _level(kinks[0], kinks[1] > 1e-6),
@@ -281,7 +286,7 @@ def _late(sol: Solution, events: EventTrust) -> Any:
     """The largest uncertainty of an event's time."""
     span = jnp.abs(sol.tape.theta[1] - sol.tape.theta[0])
     late = jnp.where(events.rooted, events.uncertainty, 0.0)
-    return jnp.max(late, initial=0.0) + 8 * EPS * span
+    return CLOSE * jnp.max(late, initial=0.0) + 8 * EPS * span
 
 
 def _met(sol: Solution, matters: Any, moves: Any, gap: Any, late: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ class Growth(NamedTuple):
     dot: Any  # the relative difference of tangent and adjoint sweep
     moves: Any  # whether the time of a row depends on the start or on parameters
     planned: Any  # from the end to a planned time that does, at least
+    shift: Any  # the relative change of derivatives when all states change by their tolerances
 
 
 def remade(sol: Solution, p: Leaves, s0: Leaves) -> tuple[list, list]:
@@ -105,7 +107,23 @@ def growth(sol: Solution) -> Growth:
     ]
     moves = jnp.any(rows[0] != 0, axis=0)
     dot = _dot(run, p, s0, columns[2], seeds, [v[2] for v in ends])
-    return Growth(ratio, dot, moves, _planned(sol, ends))
+    return Growth(ratio, dot, moves, _planned(sol, ends), _shift(sol, columns[2], ends))
+
+
+def _shift(sol: Solution, column: tuple, ends: list) -> Any:
+    """The same tangents along a tape that is off by the tolerances: how much they change."""
+    model, tape = sol.spec.model, sol.tape
+    sizes = _scales(sol, tape.w[: model.nx])
+    moved = [v + s.astype(v.dtype) for v, s in zip(tape.w[: model.nx], sizes, strict=True)]
+    other = dataclasses.replace(tape, w=(*moved, *tape.w[model.nx :]))
+    there = dataclasses.replace(sol, tape=other)
+    point = (parameters(sol), first_state(tape))
+    found = jax.jvp(lambda p, s: remade(there, p, s)[1], point, column)[1]
+    scale = sizes_at_end(sol)
+    pairs = list(zip(found, [v[2] for v in ends], strict=True))[1 : 1 + model.nx]
+    off = sum(jnp.sum(((a - b) / s) ** 2) for (a, b), s in zip(pairs, scale, strict=True))
+    size = sum(jnp.sum((b / s) ** 2) for (_, b), s in zip(pairs, scale, strict=True))
+    return jnp.sqrt(off / jnp.maximum(size, 1e-300))
 
 
 def _planned(sol: Solution, tangents: list) -> Any:
