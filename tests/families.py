@@ -18,7 +18,7 @@ import numpy as np
 import duals as du
 import saltus
 from duals import Dual, Wide
-from saltus import Event, Exit, HybridSystem, Instant, Mode, TimeEvent, automaton
+from saltus import Event, HybridSystem, Instant, TimeEvent
 
 TOL = 1e-9
 TSIT = saltus.Tsit5(rtol=TOL, atol=TOL)
@@ -260,104 +260,6 @@ def true_box(q):
     return [x, y, u * a, w * b]
 
 
-# -- a thermostat -------------------------------------------------------------------------------
-
-THERMOSTAT = automaton(
-    {
-        "cool": Mode(
-            lambda now, q: {"x": -q[0] * now.x["x"]},
-            exits=[Exit(lambda now, q: now.x["x"] - q[2], to="heat")],
-        ),
-        "heat": Mode(
-            lambda now, q: {"x": -q[0] * (now.x["x"] - q[1])},
-            exits=[Exit(lambda now, q: now.x["x"] - q[3], to="cool", direction="rising")],
-        ),
-    }
-)
-
-
-def thermostat(q):
-    sol = run(THERMOSTAT, Instant(t=0.0, x={"x": q[4]}, mode="cool"), q, q[5])
-    return sol.final.x["x"][None], sol
-
-
-def draw_thermostat(rng, n, near):
-    a, lo = rng.uniform(0.5, 2, n), rng.uniform(1, 2, n)
-    band = np.where(near & (rng.random(n) < 0.3), np.abs(margin(rng, n, 0.03, 0.2)), 0.0)
-    hi = lo + np.where(band > 0, band, rng.uniform(0.2, 1, n))
-    H, x0 = hi + rng.uniform(0.3, 2, n), lo + (hi - lo) * rng.uniform(0.2, 2, n)
-    flat = near & (rng.random(n) < 0.4)
-    H = np.where(flat, hi * (1 + margin(rng, n)), H)  # heats to just above, or below, `hi`
-    T = rng.uniform(0.3, 4, n) / a
-    off = np.log(x0 / lo) / a  # the first switch
-    T = np.where(near & ~flat & (rng.random(n) < 0.5), off * (1 + margin(rng, n)), T)
-    return [a, H, lo, hi, x0, T]
-
-
-def true_thermostat(q):
-    a, H, lo, hi, x0, T = q
-    t, x, heating = 0.0 * T, x0, np.zeros(T.value.shape, bool)
-    for _ in range(400):
-        goal = du.where(heating, H, 0.0)
-        level = du.where(heating, hi, lo)
-        reach = (x - goal).value / np.where(heating, hi.value - H.value, lo.value)
-        comes = reach > 1
-        wait = du.log(du.where(comes, (x - goal) / (level - goal), 2.0 + 0.0 * x)) / a
-        go = comes & ((t + wait).value <= T.value)
-        t, x = du.where(go, t + wait, t), du.where(go, level, x)
-        heating = heating ^ go
-    goal = du.where(heating, H, 0.0)
-    return [goal + (x - goal) * du.exp(-a * (T - t))]
-
-
-# -- integrate and fire -------------------------------------------------------------------------
-
-NEURON = HybridSystem(
-    lambda now, q: {"u": (q[0] - now.x["u"]) / q[1]},
-    events=[
-        Event(
-            "spike",
-            lambda now, q: now.x["u"] - q[2],
-            reset=lambda now, q: now.replace(x={"u": 0.0 * q[2]}),
-            direction="rising",
-        )
-    ],
-)
-
-
-def neuron(q):
-    sol = run(NEURON, Instant(t=0.0, x={"u": q[3]}), q, q[4])
-    return sol.final.x["u"][None], sol
-
-
-def draw_neuron(rng, n, near):
-    tau, level, u0 = rng.uniform(0.5, 2, n), rng.uniform(0.5, 2, n), rng.uniform(-1, 0.4, n)
-    drive = level * (1 + rng.uniform(0.05, 1, n))
-    weak = near & (rng.random(n) < 0.5)
-    drive = np.where(weak, level * (1 + margin(rng, n)), drive)
-    period = tau * np.log(drive / np.maximum(drive - level, 1e-12))
-    first = tau * np.log((drive - u0) / np.maximum(drive - level, 1e-12))
-    T = first + period * (rng.integers(0, 6, n) + rng.uniform(-0.9, -0.1, n))
-    at_spike = (first + period * rng.integers(0, 4, n)) * (1 + margin(rng, n))
-    T = np.where(near & ~weak, at_spike, T)
-    T = np.where(weak, first * rng.uniform(0.5, 2, n), T)
-    T = np.where(near & weak & (drive < level), tau * rng.uniform(1, 20, n), T)
-    return [drive, tau, level, u0, np.maximum(T, 0.1)]
-
-
-def true_neuron(q):
-    drive, tau, level, u0, T = q
-    reaches = drive.value > level.value
-    gap = du.where(reaches, drive - level, 1.0 + 0.0 * level)
-    first = tau * du.log((drive - u0) / gap)
-    fired = reaches & (first.value <= T.value)
-    period = tau * du.log(drive / gap)
-    count = np.floor((T.value - first.value) / np.where(reaches, period.value, 1))
-    s = du.where(fired, T - first - np.where(fired, count, 0.0) * period, T)
-    begin = du.where(fired, 0.0, u0)
-    return [drive + (begin - drive) * du.exp(-s / tau)]
-
-
 # -- an oscillator that spends time above a level -----------------------------------------------
 
 OSCILLATOR = HybridSystem(
@@ -447,8 +349,6 @@ FAMILIES = {
     "ceiling": Family("v g k c T", ceiling, draw_ceiling, true_ceiling),
     "roots": Family("r1 r2 r3 r4 r5 scale T", roots, draw_roots, true_roots),
     "box": Family("x y u w W H T", box, draw_box, true_box),
-    "thermostat": Family("a H lo hi x T", thermostat, draw_thermostat, true_thermostat),
-    "neuron": Family("drive tau level u T", neuron, draw_neuron, true_neuron),
-    "rest": Family("k goal later at x T", rest, draw_rest, true_rest),
     "oscillator": Family("x v w level T", oscillator, draw_oscillator, true_oscillator),
+    "rest": Family("k goal later at x T", rest, draw_rest, true_rest),
 }

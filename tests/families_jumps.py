@@ -1,4 +1,4 @@
-"""More families with closed forms: clocks, chains of resets, modes, an algebraic state."""
+"""Families with closed forms in which jumps meet: clocks, chains, plans, levels close together."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 
 import duals as du
 import saltus
-from families import RADAU, Family, margin, run
-from saltus import Event, Exit, HybridSystem, Instant, Mode, TimeEvent, automaton, every
+from families import Family, margin, run
+from saltus import Event, HybridSystem, Instant, TimeEvent, every
 
 # -- decay with doses at the ticks of a clock ---------------------------------------------------
 
@@ -55,8 +55,8 @@ def _dosed(x0, k, dose, period, offset, t):
 
 
 def true_doses(q):
-    *parameters, save, T = q
-    return [_dosed(*parameters, T), _dosed(*parameters, save)]
+    x0, k, dose, period, offset, save, T = q
+    return [_dosed(x0, k, dose, period, offset, t) for t in (T, save)]
 
 
 # -- a reset that throws the state to, or past, a second threshold ------------------------------
@@ -158,112 +158,6 @@ def true_plan(q):
     return [x * du.exp(-k * (T - t))]
 
 
-# -- an algebraic state whose equation changes --------------------------------------------------
-
-SWITCH = HybridSystem(
-    lambda now, q: {"x": -now.z["z"]},
-    constraint=lambda now, q: {"rate": now.z["z"] - now.d["k"] * now.x["x"]},
-    events=[
-        Event(
-            "switch",
-            lambda now, q: now.x["x"] - q[3],
-            reset=lambda now, q: now.replace(d={"k": q[2]}),
-        )
-    ],
-)
-
-
-def switch(q):
-    start = Instant(t=0.0, x={"x": q[0]}, z={"z": q[0] * q[1]}, d={"k": q[1]})
-    sol = run(SWITCH, start, q, q[4], method=RADAU)
-    return jnp.stack([sol.final.x["x"], sol.final.z["z"]]), sol
-
-
-def draw_switch(rng, n, near):
-    x0, k1, k2 = rng.uniform(1, 3, n), rng.uniform(0.3, 2, n), rng.uniform(0.3, 3, n)
-    level = x0 * rng.uniform(0.2, 0.9, n)
-    kind = rng.random(n)
-    level = np.where(near & (kind < 0.5), x0 * (1 - margin(rng, n, 1e-12)), level)
-    t = np.log(x0 / level) / k1
-    T = np.abs(t) + rng.choice([0.0, 1.0], n, p=[0.3, 0.7]) * rng.uniform(0.1, 1, n)
-    T = np.where(near, T, np.where(rng.random(n) < 0.3, t * rng.uniform(0.3, 0.9, n), T + 0.1))
-    T = np.where(near & (kind >= 0.5), t * (1 + margin(rng, n, 1e-12)), T)
-    return [x0, k1, k2, level, np.maximum(T, 0.05)]
-
-
-def true_switch(q):
-    x0, k1, k2, level, T = q
-    below = level.value < x0.value
-    t = du.log(x0 / level) / k1
-    late = below & (t.value <= T.value)
-    x = du.where(late, level * du.exp(-k2 * (T - t)), x0 * du.exp(-k1 * T))
-    return [x, x * du.where(late, k2, k1)]
-
-
-# -- a body that lands, slides and stops --------------------------------------------------------
-
-LANDING = automaton(
-    {
-        "fly": Mode(
-            lambda now, q: {"h": now.x["v"], "v": -q[2], "x": now.x["u"], "u": 0.0},
-            exits=[
-                Exit(
-                    lambda now, q: now.x["h"],
-                    to="slide",
-                    reset=lambda now, q: now.replace(x={**now.x, "h": 0.0, "v": 0.0}),
-                )
-            ],
-        ),
-        "slide": Mode(
-            lambda now, q: {"x": now.x["u"], "u": -q[3] * q[2]},
-            exits=[
-                Exit(
-                    lambda now, q: now.x["u"],
-                    to="rest",
-                    reset=lambda now, q: now.replace(x={**now.x, "u": 0.0}),
-                )
-            ],
-        ),
-        "rest": Mode(lambda now, q: {"h": 0.0}),
-    }
-)
-
-
-def landing(q):
-    start = Instant(t=0.0, x={"h": q[0], "v": 0.0, "x": 0.0, "u": q[1]}, mode="fly")
-    sol = run(LANDING, start, q, q[4])
-    return jnp.stack([sol.final.x["x"], sol.final.x["u"], sol.final.x["h"]]), sol
-
-
-def draw_landing(rng, n, near):
-    h, u, g = rng.uniform(0.2, 2, n), rng.uniform(0.2, 3, n), rng.uniform(5, 12, n)
-    mu = rng.uniform(0.1, 1, n)
-    kind = rng.random(n)
-    u = np.where(near & (kind < 0.3), 10 ** rng.uniform(-12, -2, n), u)
-    h = np.where(near & (kind > 0.8), 10 ** rng.uniform(-10, -2, n), h)
-    land = np.sqrt(2 * h / g)
-    stop = land + u / (mu * g)
-    T = stop * rng.uniform(0.2, 1.5, n)
-    away = (np.abs(T - land) > 0.02) & (np.abs(T - stop) > 0.02)
-    T = np.where(away, T, stop + 0.3)
-    place = np.where(rng.random(n) < 0.5, land, stop)
-    T = np.where(near & (kind > 0.2), place * (1 + margin(rng, n, 1e-12)), T)
-    return [h, u, g, mu, T]
-
-
-def true_landing(q):
-    h, u, g, mu, T = q
-    land = du.sqrt(2 * h / g)
-    stop = land + u / (mu * g)
-    slide = T - land
-    x = du.where(T.value < land.value, u * T, u * T - 0.5 * mu * g * slide * slide)
-    x = du.where(T.value < stop.value, x, u * land + 0.5 * u * u / (mu * g))
-    speed = du.where(T.value < land.value, u, u - mu * g * slide)
-    speed = du.where(T.value < stop.value, speed, 0.0)
-    height = du.where(T.value < land.value, h - 0.5 * g * T * T, 0.0)
-    return [x, speed, height]
-
-
 # -- two events whose order matters -------------------------------------------------------------
 
 ORDER = HybridSystem(
@@ -353,89 +247,6 @@ def true_levels(q):
     return [s, drive / k * (1 - du.exp(-k * T))]
 
 
-# -- a tank that runs dry -----------------------------------------------------------------------
-
-TANK = HybridSystem(
-    lambda now, q: {"h": -q[0] * jnp.sqrt(now.x["h"])},
-    events=[
-        Event(
-            "refill",
-            lambda now, q: now.x["h"] - q[1],
-            reset=lambda now, q: now.replace(x={"h": q[2]}),
-        )
-    ],
-)
-
-
-def tank(q):
-    sol = run(TANK, Instant(t=0.0, x={"h": q[3]}), q, q[4])
-    return sol.final.x["h"][None], sol
-
-
-def draw_tank(rng, n, near):
-    k, full, h0 = rng.uniform(0.5, 2, n), rng.uniform(1, 3, n), rng.uniform(1, 3, n)
-    low = rng.uniform(0.02, 0.5, n)
-    kind = rng.random(n)
-    low = np.where(near & (kind < 0.6), 10 ** rng.uniform(-12, -2, n), low)
-    first, period = (2 * (np.sqrt(h) - np.sqrt(low)) / k for h in (h0, full))
-    count = rng.integers(0, 5, n)
-    T = np.where(count == 0, first * rng.uniform(0.1, 0.9, n), first)
-    T = T + np.where(count == 0, 0.0, period * (count - 1 + rng.uniform(0.1, 0.9, n)))
-    at_refill = (first + period * count) * (1 + margin(rng, n, 1e-12))
-    return [k, low, full, h0, np.where(near & (kind > 0.4), at_refill, T)]
-
-
-def true_tank(q):
-    k, low, full, h0, T = q
-    first, period = (2 * (du.sqrt(h) - du.sqrt(low)) / k for h in (h0, full))
-    count = np.floor((T.value - first.value) / period.value)
-    dry = first.value <= T.value
-    s = du.where(dry, T - first - np.where(dry, count, 0.0) * period, T)
-    root = du.sqrt(du.where(dry, full, h0)) - 0.5 * k * s
-    return [root * root]
-
-
-# -- a flow with a kink that `when` makes an event ----------------------------------------------
-
-BRAKE = HybridSystem(
-    lambda now, q: {
-        "v": saltus.when(now.x["v"] > q[2], -q[0] * now.x["v"], -q[1]),
-        "x": now.x["v"],
-    }
-)
-
-
-def brake(q):
-    sol = run(BRAKE, Instant(t=0.0, x={"v": q[3], "x": 0.0}), q, q[4])
-    return jnp.stack([sol.final.x["v"], sol.final.x["x"]]), sol
-
-
-def draw_brake(rng, n, near):
-    k, a, v = rng.uniform(0.3, 1.5, n), rng.uniform(0.1, 1, n), rng.uniform(2, 4, n)
-    level = rng.uniform(0.5, 1.8, n)
-    kind = rng.random(n)
-    level = np.where(near & (kind < 0.5), v * (1 - margin(rng, n, 1e-12)), level)
-    t = np.abs(np.log(v / level)) / k
-    T = t * np.where(rng.random(n) < 0.3, rng.uniform(0.3, 0.9, n), 1.0) + 0.2
-    T = np.where(near & (kind > 0.5), t * (1 + margin(rng, n, 1e-12)), T)
-    return [k, a, level, v, T]
-
-
-def true_brake(q):
-    k, a, level, v, T = q
-    above = v.value > level.value
-    t = du.where(above, du.log(v / level) / k, 0.0)
-    begin = du.where(above, level, v)
-    slow = T.value >= t.value
-    fade = du.exp(-k * T)
-    s = T - t
-    far = du.where(above, (v - level) / k, 0.0)
-    return [
-        du.where(slow, begin - a * s, v * fade),
-        du.where(slow, far + begin * s - 0.5 * a * s * s, v / k * (1 - fade)),
-    ]
-
-
 # -- a tank with a pump that is switched, far from t = 0 ----------------------------------------
 
 PUMP = HybridSystem(
@@ -489,11 +300,7 @@ FAMILIES = {
     "doses": Family("x k dose period offset save T", doses, draw_doses, true_doses),
     "chain": Family("k slope level keep low more y T", chain, draw_chain, true_chain),
     "plan": Family("k low delay kick x T", plan, draw_plan, true_plan),
-    "switch": Family("x k1 k2 level T", switch, draw_switch, true_switch),
-    "landing": Family("h u g mu T", landing, draw_landing, true_landing),
     "order": Family("a b high level scale", order, draw_order, true_order),
     "levels": Family("drive k l0 l1 l2 l3 T", levels, draw_levels, true_levels),
-    "tank": Family("k low full h T", tank, draw_tank, true_tank),
     "pump": Family("a u0 u1 level switch t0 T", pump, draw_pump, true_pump),
-    "brake": Family("k a level v T", brake, draw_brake, true_brake),
 }

@@ -39,7 +39,8 @@ LADDERS = {
     # Without Dopri8: its steps are as long as the time between events down to 1e-10, where errors
     # are 1e-13.
     "simple_hybrid_ode": ("Tsit5", "Dopri5", "Radau5", "Rodas5P"),
-    "memory_of_z": ("Tsit5", "Radau5", "Rodas5P"),
+    # Without Rodas5P: its errors are 1e-12 before it takes a quarter more steps.
+    "memory_of_z": ("Tsit5", "Radau5"),
     "hysteresis": ("Tsit5", "Radau5", "Rodas5P"),
     "pendulum_wall": ("Radau5",),
 }

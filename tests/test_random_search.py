@@ -19,10 +19,15 @@ import pytest
 import duals as du
 import families
 import families_jumps
+import families_switches
 from families import TOL, Family
 from saltus.trust import REASONS
 
-FAMILIES: dict[str, Family] = {**families.FAMILIES, **families_jumps.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **families.FAMILIES,
+    **families_switches.FAMILIES,
+    **families_jumps.FAMILIES,
+}
 LANES = 256  # in one call of a compiled program
 BLOCKS = 8  # in the long search: 18 families, 8 blocks of 256
 QUICK = ("neuron", "chain", "order")  # the cheapest to compile

@@ -22,6 +22,7 @@ from .search import arrivals, begin_search, pick_first, polish, search
 from .staging import branch, staged
 
 REJECT, ACCEPT, LOOK, SEARCH = range(4)
+NOISE = 64  # times rounding: a guard that is no larger than that is zero
 DOUBTS = 12  # a guard that is still not resolved after so many halvings is taken as it is
 
 
@@ -251,10 +252,12 @@ def _look(
         seen.append(found)
     c = c._replace(leaving=tuple(s.before for s in seen))
     key, guard, member = pick_first([s.key for s in seen], model)
+    tiny = staged(lambda: rounding(model, c.at, par, c.slopes))
     fire, rest, doubt = jnp.zeros((), bool), jnp.zeros((), bool), jnp.zeros((), bool)
-    for s in seen:
+    for j, s in enumerate(seen):
         fire, rest = fire | jnp.any(s.fire), rest | jnp.any(s.rest)
-        doubt = doubt | jnp.any(s.doubt)
+        size = jnp.maximum(jnp.abs(tried.mids[j]), jnp.abs(tried.values[j]))
+        doubt = doubt | jnp.any(s.doubt & (size > NOISE * tiny[j]))  # nothing hides in rounding
     doubt = doubt & (c.counts.doubt < DOUBTS) & adaptive
     which = jnp.where(rest, 2, jnp.where(jnp.isfinite(key), 3, 0))
     which = jnp.where(doubt, 4, jnp.where(fire, 1, which))
@@ -266,7 +269,6 @@ def _look(
         return choose(model, pressed, flags + [nothing] * len(model.timed))
 
     def search_now() -> Carry:
-        tiny = rounding(model, c.at, par, c.slopes)
         return c._replace(search=begin_search(seen, tiny, tried.h, key, guard, member))
 
     cases = [

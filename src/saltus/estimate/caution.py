@@ -20,6 +20,7 @@ from ..trust.margins import measure
 from ..trust.quick import UNTRUSTED, quick_level
 
 BEYOND = 1.25  # how far a step may go, in units of what the margins allow
+WHOLE = 1.0 - 1e-9
 SMALL = 1e-3  # steps this small, relative to the parameters, are always allowed
 
 
@@ -47,7 +48,7 @@ class Cautious:
 
     def residuals(self, u: np.ndarray) -> np.ndarray:
         r = self._target.residuals(u)
-        return r if self.share(u) >= 1.0 else np.full_like(r, np.nan)
+        return r if self.share(u) >= WHOLE else np.full_like(r, np.nan)
 
     def jacobian(self, u: np.ndarray) -> np.ndarray:
         self.settle(u)
@@ -55,7 +56,7 @@ class Cautious:
 
     def gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = self._target.gradient(u)
-        return (value, slope) if self.share(u) >= 1.0 else (np.inf, slope)
+        return (value, slope) if self.share(u) >= WHOLE else (np.inf, slope)
 
 
 def reach(simulate: Callable[[Any], Sequence[Solution]]) -> float:

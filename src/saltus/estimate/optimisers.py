@@ -212,6 +212,7 @@ def optax(
         state, at = jax.tree.unflatten(treedef, leaves), jnp.asarray(resume["u"])
     best, shorter = (np.inf, np.asarray(at)), 1.0
     for _ in range(limits.iterations):
+        target.settle(np.asarray(at))
         value, slope = target.gradient(np.asarray(at))
         if not np.isfinite(value) or not np.all(np.isfinite(slope)):
             # a step too far: from the best point again, with shorter steps
@@ -226,6 +227,7 @@ def optax(
         monitor.extra["u"] = np.asarray(at)
         tell(monitor, target, here, value, slope)
     end = np.asarray(at) if target.value(np.asarray(at)) < best[0] else best[1]
+    target.settle(end)
     value, slope = target.gradient(end)
     flat = steepest(target, end, slope) <= 1e-6 * max(1.0, abs(value))
     return Ending(end, flat, "the gradient is zero" if flat else OUT_OF_ITERATIONS)
