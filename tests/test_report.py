@@ -20,7 +20,8 @@ from saltus.results import Result, SolveError
 pytest.importorskip("matplotlib").use("agg")
 
 SECTIONS = [
-    "estimates", "data", "residuals", "events", "weak", "search", "identifiability", "again",
+    "estimates", "data", "residuals", "events", "weak", "search", "trust", "identifiability",
+    "again",
 ]  # fmt: skip
 PICTURES = ["parameters", "data_and_fit", "residuals", "events", "loss", "identifiability"]
 UNITS = {"t": "s", "h": "m", "v": "m/s", "g": "m/s^2"}
@@ -120,6 +121,12 @@ def close(figure):
 def test_every_section_is_there_and_linked(page):
     assert re.findall(r'<section id="(\w+)">', page) == SECTIONS
     assert re.findall(r'href="#(\w+)"', page) == SECTIONS
+
+
+def test_the_verdict_is_shown_at_the_optimum_and_along_the_search(fit, page):
+    assert fit.verdict in part(page, "trust")
+    assert len(fit.verdicts) == min(len(fit.history), 40)
+    assert {v for _, v in fit.verdicts} <= {"TRUSTED", "DEGRADED", "UNTRUSTED"}
 
 
 def test_the_table_has_the_numbers_of_the_fit(fit, page):

@@ -22,7 +22,7 @@ from .model import At, Par
 from .pieces import Cut, Front, again, first_pass
 from .primitives import Recorded, replay
 from .readout import Tape
-from .record import Carry, Knobs
+from .record import FLOW, Carry, Knobs, Rows
 from .results import KINDS, Result, SolveError
 from .simulate import Outcome
 from .solution import Solution
@@ -31,6 +31,7 @@ from .trace import is_tracer
 from .visits import Visits, visit, within
 
 WINDOW = 32  # save times of a piece
+GAP = 1e-6  # of a step: as far as a Newton iteration corrects what is recorded of it
 NEVER = jnp.iinfo(jnp.int32).max
 
 
@@ -118,7 +119,25 @@ def _items(cut: Cut, number: int, end: Front, starts: Front, last: Any, ts: Any)
 
 
 def _decided(carry: Carry) -> list:
-    return [*carry.counts, *carry.at.i]
+    return [carry.counts.events, carry.jump, carry.rooted, *carry.at.i]
+
+
+def _lengths(cut: Cut, rows: Rows, n: Any, front: Front, item: Item) -> Any:
+    """The lengths of the rows of a piece, so that it ends just where it did the first time.
+
+    Where a compiler makes other code of the same program, step sizes differ in the digits that the
+    error control does not know: the last row makes up for it. With other events on the way, or a
+    gap that is no rounding, there is no derivative.
+    """
+    stop, last = item.stop[0], jnp.maximum(n - 1, 0)
+    gap, h = stop - front.carry.at.tau, rows.h[last]
+    steps = (n > 0) & (rows.kind[last] == FLOW)
+    room = jnp.where(steps, (GAP if rows.aux else 0.5) * jnp.abs(h), resolution(stop))
+    same = jnp.abs(gap) <= room
+    for a, b in zip(_decided(front.carry), item.decided, strict=True):
+        same = same & jnp.all(a == b)
+    mended = rows.h + jnp.where((jnp.arange(rows.h.shape[0]) == last) & steps, gap, 0.0)
+    return jnp.where(same, mended, jnp.nan)
 
 
 def _piece(cut: Cut, s: tuple, par: Par, knobs: Knobs, times: Any, item: Item) -> tuple[tuple, Any]:
@@ -126,13 +145,9 @@ def _piece(cut: Cut, s: tuple, par: Par, knobs: Knobs, times: Any, item: Item) -
     spec = cut.spec
     rows, front = again(cut, item.start, par, knobs, times)
     n = front.carry.counts.rows - item.start.base
-    same = jnp.abs(front.carry.at.tau - item.stop[0]) <= resolution(item.stop[0])
-    for a, b in zip(_decided(front.carry), item.decided, strict=True):
-        same = same & jnp.all(a == b)
-    h = jnp.where(same, rows.h, jnp.nan)  # other decisions than in the first pass: no derivative
     recorded = Recorded(
         (rows.tau, *rows.w),
-        (h, rows.kind, *rows.member, *rows.i, *rows.z, *rows.aux),
+        (_lengths(cut, rows, n, front, item), rows.kind, *rows.member, *rows.i, *rows.z, *rows.aux),
         (n, par.backward, *par.iota),
         item.stop,
     )
