@@ -91,6 +91,7 @@ def test_certificates_are_arrays_under_jit_and_vmap():
     np.testing.assert_array_equal(levels, [0, 0, 2])  # the last one piles up before the end
 
 
+@pytest.mark.slow
 def test_algebraic_equations_are_judged_by_their_condition():
     """0 = g_z z - x with g_z = diag(1, k): its condition number is 1 / k."""
     system = HybridSystem(
@@ -216,6 +217,7 @@ def test_a_flow_that_jumps_without_an_event_is_found_with_its_place():
     assert good.trusted and good.gradient == pytest.approx(-1.0)
 
 
+@pytest.mark.slow
 def test_chaos_is_not_trusted():
     """Lorenz over 30 time units: errors grow by more than the tolerance leaves room for."""
 
