@@ -21,6 +21,7 @@ from saltus import (
     Result,
     TimeEvent,
     Tsit5,
+    checkpoints,
     every,
     solve,
 )
@@ -91,6 +92,25 @@ def test_a_second_gradient_in_pieces_compiles_nothing(compilations):
     assert compilations.during(lambda: f(other)) == 0
 
 
+OSCILLATOR = HybridSystem(
+    lambda now, p: {
+        "x": now.x["v"],
+        "v": p["mu"] * (1 - now.x["x"] ** 2) * now.x["v"] - p["k"] * now.x["x"],
+    }
+)
+
+
+def oscillate(p, steps, pieces):
+    """Van der Pol's oscillator after so many steps of 0.01."""
+    start, method = Instant(t=0.0, x={"x": 2.0, "v": 0.0}), Tsit5(control=Fixed(0.01))
+    end = 0.01 * steps
+    sol = solve(OSCILLATOR, start, p, end, method=method, max_steps=steps + 100, checkpoints=pieces)
+    return sol.final.x["x"]
+
+
+MU = {"mu": jnp.asarray(1.0), "k": jnp.asarray(1.0)}
+
+
 def fall(p, pieces):
     """The same ball before it hits the ground: little to compile."""
     flow = lambda now, p: {"h": now.x["v"], "v": -p["g"] - 0.1 * now.x["v"] * jnp.abs(now.x["v"])}
@@ -126,6 +146,32 @@ def test_lanes_with_save_times_in_pieces_are_lanes_of_the_whole():
     lanes = jax.tree.map(lambda v: v * jnp.array([1.0, 0.97, 1.02]), P)
     f = jax.jit(jax.vmap(jax.grad(loss, has_aux=True), (0, None, None)), static_argnums=2)
     close(f(lanes, TIMES, None), f(lanes, TIMES, 20), 1e-12)
+
+
+@pytest.mark.parametrize("pieces, change, same", [(13, 1e-9, True), (14, 0.0, False)])
+def test_a_piece_that_comes_out_otherwise_is_mended_or_has_no_derivative(
+    monkeypatch, pieces, change, same
+):
+    """Step sizes that differ by what rounding does to an error estimate; or another event."""
+    again = checkpoints.again
+
+    def otherwise(cut, start, *rest):
+        carry = start.carry._replace(h=start.carry.h * (1 + change))
+        rows, front = again(cut, start._replace(carry=carry), *rest)
+        counts = front.carry.counts
+        counts = counts._replace(events=counts.events + (0 if same else 1))
+        return rows, front._replace(carry=front.carry._replace(counts=counts))
+
+    start, method = Instant(t=0.0, x={"x": 2.0, "v": 0.0}), Tsit5(rtol=1e-9, atol=1e-9)
+    end = lambda p, n: solve(OSCILLATOR, start, p, 9.0, method=method, checkpoints=n).final.x["x"]
+    whole = jax.grad(end)(MU, None)
+    monkeypatch.setattr(checkpoints, "again", otherwise)
+    cut = jax.grad(end)(MU, pieces)
+    if same:
+        close(whole, cut, 1e-12)
+        assert whole["mu"] != cut["mu"]
+    else:
+        assert np.isnan(cut["mu"])
 
 
 def test_backward_in_time_pieces_go_backward():
@@ -186,25 +232,6 @@ def test_a_failure_in_pieces_has_a_name_a_place_and_no_numbers():
     np.testing.assert_allclose(short.y["h"][0], answers(None)[0][1][5]["h"][0], rtol=1e-13)
     with pytest.raises(saltus.SolveError, match="too_many_steps"):
         short.check()
-
-
-OSCILLATOR = HybridSystem(
-    lambda now, p: {
-        "x": now.x["v"],
-        "v": p["mu"] * (1 - now.x["x"] ** 2) * now.x["v"] - p["k"] * now.x["x"],
-    }
-)
-
-
-def oscillate(p, steps, pieces):
-    """Van der Pol's oscillator after so many steps of 0.01."""
-    start, method = Instant(t=0.0, x={"x": 2.0, "v": 0.0}), Tsit5(control=Fixed(0.01))
-    end = 0.01 * steps
-    sol = solve(OSCILLATOR, start, p, end, method=method, max_steps=steps + 100, checkpoints=pieces)
-    return sol.final.x["x"]
-
-
-MU = {"mu": jnp.asarray(1.0), "k": jnp.asarray(1.0)}
 
 
 def test_ten_thousand_steps_in_pieces_take_the_memory_of_a_piece():

@@ -230,6 +230,20 @@ def test_chaos_is_not_trusted():
     assert "errors grow" in sol.certificate.reasons[0]
 
 
+@pytest.mark.parametrize("max_step, trusted", [(np.inf, False), (0.1, True)])
+def test_at_rest_steps_are_too_long_for_the_derivatives_and_it_is_said(max_step, trusted):
+    """x' = p - x from x = p: nothing moves, d x(T) / d x0 = exp(-T) does."""
+    relax = HybridSystem(lambda now, p: {"x": p - now.x["x"]})
+    method = saltus.Tsit5(rtol=1e-9, atol=1e-9, max_step=max_step)
+
+    def end(x):
+        return solve(relax, Instant(t=0.0, x={"x": x}), 1.0, 4.0, method=method)
+
+    slope, sol = jax.jacfwd(lambda x: (end(x).final.x["x"], end(x)), has_aux=True)(1.0)
+    assert (sol.certificate.verdict == "TRUSTED") == trusted
+    assert (abs(slope - np.exp(-4.0)) < 1e-8) == trusted
+
+
 def test_a_failed_solve_is_not_trusted():
     sol = drop({"h": 1.0, "e": 0.5}, t1=5.0, throw=False)
     assert sol.certificate.verdict == "UNTRUSTED"

@@ -22,6 +22,7 @@ from ..tables import is_traced
 from .jumps import commute, jumped
 from .margins import INF, Margins, Measured, measure
 from .motion import margins_of
+from .outline import along
 from .tangents import Algebra, Growth, algebra, growth, parameters
 from .words import REASONS, VERDICTS, report
 
@@ -225,7 +226,8 @@ def _guards(sol: Solution, found: Measured, grown: Growth) -> GuardTrust:
         return GuardTrust(empty, empty, empty)
     place = jnp.argmin(near, axis=0)
     pick = lambda v: jnp.take_along_axis(v, place[None], axis=0)[0]
-    unsure = pick(found.seen.unsure[:-1] * jnp.maximum(grown.rows[:-1, None], 1.0))
+    unsure = found.seen.unsure * jnp.maximum(grown.rows, 1.0)[:, None]
+    unsure = pick(along((unsure[:-1], unsure[1:]), found.place))
     times = sol.tape.theta[0] + found.rows.t[:-1]
     return GuardTrust(pick(near), times[place], unsure)
 
@@ -247,7 +249,8 @@ def _levels(
     unsure = found.seen.unsure * jnp.maximum(grown.rows, 1.0)[:, None]
     m = found.margins
     watching = jnp.asarray(sol.on_grazing != "ignore")
-    near = jnp.min(m.near / jnp.maximum(unsure[:-1], 1e-300), initial=INF)
+    there = along((unsure[:-1], unsure[1:]), found.place)
+    near = jnp.min(m.near / jnp.maximum(there, 1e-300), initial=INF)
     worst = jnp.max(events.error, initial=0.0)
     told = jnp.asarray([a.moving for a in sol.spec.model.actions])[events.which]
     matters, moves = events.rooted & (change > 1e-8), grown.moves[rows] | told

@@ -15,11 +15,10 @@ from ..consistent import attached
 from ..firing import guard_slopes, rounding
 from ..implicit import still
 from ..leaves import Leaves
-from ..locate import cubic, lowest, value_of
 from ..model import At, Model, Par
-from ..readout import Tape
 from ..record import FLOW, action_of, is_reset
 from ..solution import Solution
+from .outline import Edge, Outline, edges, outline, value_at
 
 INF = jnp.inf
 EPS = float(jnp.finfo(jnp.float64).eps)
@@ -163,11 +162,10 @@ def fired(sol: Solution) -> Fired:
     return Fired(flow, event, rooted, own, tape.tau)
 
 
-def margins(sol: Solution, seen: Watched, rows: Fired) -> Margins:
+def margins(sol: Solution, seen: Watched, rows: Fired, found: Between) -> Margins:
     """All distances to another sequence of events."""
     tape, n = sol.tape, sol.tape.n
-    inside = jnp.arange(tape.tau.shape[0] - 1) < n
-    near = _turning(tape, seen, rows, inside)
+    near = _turning(found)
     slope = jnp.sum(jnp.where(rows.own, seen.slope, 0.0), axis=1)
     bend = jnp.sum(jnp.where(rows.own, seen.bend, 0.0), axis=1)
     back = rows.rooted & (jnp.sum(rows.own, axis=1) > 0) & (slope * bend < 0)
@@ -196,23 +194,44 @@ def _ahead(end: Watched, backward: Any) -> Any:
     return jnp.where(known, jnp.where(coming, time, value), INF)
 
 
-def _turning(tape: Tape, seen: Watched, rows: Fired, inside: Any) -> Any:
+class Between(NamedTuple):
+    """The guards inside of all rows."""
+
+    left: Edge
+    right: Edge
+    shape: Outline
+    valid: Any  # rows that are steps, guards that are in force
+
+
+def between(sol: Solution, seen: Watched, rows: Fired) -> Between:
+    """How the guards run between the rows."""
+    tape = sol.tape
+    left, right = edges(tape.h[:-1][:, None], seen.value, seen.slope, seen.bend)
+    shape = outline(left, right, seen.tiny)
+    steps = rows.flow[:-1] & (jnp.arange(tape.tau.shape[0] - 1) < tape.n)
+    return Between(left, right, shape, steps[:, None] & seen.active[:-1] & seen.active[1:])
+
+
+def _turning(found: Between) -> Any:
     """The smallest distance of guards that turn around between two rows (M73)."""
-    h = tape.h[:-1][:, None]
-    y0, y1, s0, s1 = seen.value[:-1], seen.value[1:], h * seen.slope[:-1], h * seen.slope[1:]
-    zero = jnp.maximum(jnp.abs(y0), jnp.abs(y1)) <= jnp.maximum(seen.tiny[:-1], seen.tiny[1:])
-    side = still(jnp.sign(jnp.where(zero, s0 - s1, y0 + y1)))  # from event to event: the middle
-    parts = cubic(side * y0, side * y1, side * s0, side * s1)
-    place = still(lowest(parts))
-    down, up = still(side * s0), still(side * s1)
-    place = jnp.where((place >= 1) & (down < 0) & (up >= 1e-9 * down), 1.0 - EPS, place)
-    place = jnp.where((place >= 1) & (up > 0) & (down <= 1e-9 * up), 0.0, place)
-    ends = still(jnp.minimum(side * y0, side * y1))
-    low = value_of(parts, place)
-    same = ends >= -still(jnp.maximum(seen.tiny[:-1], seen.tiny[1:]))
-    active = seen.active[:-1] & seen.active[1:]
-    valid = (rows.flow[:-1] & inside)[:, None] & active & (place < 1) & same
-    return jnp.where(valid, jnp.abs(low), INF)
+    left, right, shape, valid = found
+    low, place = value_at(left, right, shape.place), shape.place
+    side = still(jnp.sign(left.value + right.value))
+    down, up = still(side * left.slope), still(-side * right.slope)
+    last = (place >= 1) & (down < 0) & (up <= 0) & (up >= 1e-9 * down)  # at the edge of a row
+    first = (place >= 1) & (up > 0) & (down >= 0) & (down <= 1e-9 * up)
+    low = jnp.where(last, right.value, jnp.where(first, left.value, low))
+    return jnp.where(valid & ((place < 1) | first | last), jnp.abs(low), INF)
+
+
+def _unseen(sol: Solution, found: Between) -> Any:
+    """Whether a guard seems to have crossed inside a row without firing."""
+    guards = sol.spec.model.guards
+    way = jnp.asarray([g.direction for g in guards for _ in range(g.size or 1)], jnp.int32)
+    way = way * jnp.where(sol.tape.backward, -1, 1)
+    falls, rises = found.shape.falls, found.shape.rises
+    bad = jnp.where(way < 0, falls, jnp.where(way > 0, rises, falls | rises))
+    return jnp.any(bad & found.valid)
 
 
 def _order(rows: Fired) -> Any:
@@ -242,44 +261,13 @@ def saves(sol: Solution, rows: Fired) -> Any:
     return jnp.where(rows.rooted, gap, INF)
 
 
-SAMPLES = 15
-
-
-def unseen(sol: Solution, seen: Watched, rows: Fired) -> Any:
-    """Whether a guard seems to have crossed inside a row without firing.
-
-    The row is looked at through the polynomial of degree 5 with the guard's value, slope and second
-    derivative at both ends.
-    """
-    h = sol.tape.h[:-1][:, None]
-    y0, m0, b0 = seen.value[:-1], h * seen.slope[:-1], h * h * seen.bend[:-1]
-    y1, m1, b1 = seen.value[1:], h * seen.slope[1:], h * h * seen.bend[1:]
-    rise, turn, bend = y1 - y0 - m0 - 0.5 * b0, m1 - m0 - b0, b1 - b0
-    c3, c4, c5 = (10 * rise - 4 * turn + 0.5 * bend, -15 * rise + 7 * turn - bend,
-                  6 * rise - 3 * turn + 0.5 * bend)  # fmt: skip
-    tiny = jnp.maximum(seen.tiny[:-1], seen.tiny[1:])
-    guards = sol.spec.model.guards
-    way = jnp.asarray([g.direction for g in guards for _ in range(g.size or 1)], jnp.int32)
-    way = way * jnp.where(sol.tape.backward, -1, 1)
-    high = low = jnp.zeros_like(y0)
-    falls = rises = jnp.zeros(y0.shape, bool)
-    for k in range(1, SAMPLES + 1):
-        u = k / (SAMPLES + 1)
-        y = y0 + u * (m0 + u * (0.5 * b0 + u * (c3 + u * (c4 + u * c5))))
-        sign = jnp.where(jnp.abs(y) > tiny, jnp.sign(y), 0.0)
-        falls, rises = falls | ((high > 0) & (sign < 0)), rises | ((low < 0) & (sign > 0))
-        high, low = jnp.maximum(high, sign), jnp.minimum(low, sign)
-    bad = jnp.where(way < 0, falls, jnp.where(way > 0, rises, falls | rises))
-    inside = rows.flow[:-1, None] & seen.active[:-1] & seen.active[1:]
-    return jnp.any(bad & inside)
-
-
 class Measured(NamedTuple):
     """Everything that is measured along a solution."""
 
     seen: Watched
     rows: Fired
     margins: Margins
+    place: Any  # where guards turn around inside of rows
     saves: Any
     unseen: Any
 
@@ -288,5 +276,6 @@ class Measured(NamedTuple):
 def measure(sol: Solution) -> Measured:
     """Guards, events and margins of a solution, differentiable."""
     seen, rows = watch(sol), fired(sol)
-    found = margins(sol, seen, rows)
-    return Measured(seen, rows, found, saves(sol, rows), unseen(sol, seen, rows))
+    inside = between(sol, seen, rows)
+    found = margins(sol, seen, rows, inside)
+    return Measured(seen, rows, found, inside.shape.place, saves(sol, rows), _unseen(sol, inside))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from ..results import Result
 from ..solution import Solution
 from .margins import INF, measure
+from .outline import along
 
 TRUSTED, DEGRADED, UNTRUSTED = range(3)
 
@@ -23,7 +24,8 @@ def quick_level(sol: Solution) -> Any:
     """
     found = measure(sol)
     seen, rows, m = found.seen, found.rows, found.margins
-    near = jnp.min(m.near / jnp.maximum(seen.unsure[:-1], 1e-300), initial=INF)
+    unsure = along((seen.unsure[:-1], seen.unsure[1:]), found.place)
+    near = jnp.min(m.near / jnp.maximum(unsure, 1e-300), initial=INF)
     own = rows.own & rows.rooted[:, None]
     steep = jnp.where(own & (seen.slope != 0), seen.slope**2, 1.0)
     error = jnp.where(own, jnp.abs(seen.bend) * seen.unsure / steep, 0.0)

@@ -16,6 +16,7 @@ from ..projection import condition
 from ..readout import Tape
 from ..solution import Solution
 
+FORGOTTEN = 1e-3  # tangents that have decayed to this part at the end need no digits
 LARGE = 64  # algebraic numbers beyond which their equations are not looked at row by row
 
 
@@ -29,8 +30,10 @@ class Growth(NamedTuple):
     shift: Any  # the relative change of derivatives when all states change by their tolerances
 
 
-def remade(sol: Solution, p: Leaves, s0: Leaves) -> tuple[list, list]:
-    """The recorded states as functions of the parameters and of the first state."""
+def remade(sol: Solution, p: Leaves, s0: Leaves, probe: Any = None) -> tuple[list, list]:
+    """The recorded states as functions of the parameters and of the first state.
+
+    With `probe` = 1 the steps have their local errors added (M47)."""
     tape, model = sol.tape, sol.spec.model
     recorded = Recorded(
         (tape.tau, *tape.w),
@@ -40,6 +43,9 @@ def remade(sol: Solution, p: Leaves, s0: Leaves) -> tuple[list, list]:
     )
     theta = still(tape.theta)
     theta = (*theta[:2], *p, *theta[2 + model.n_p[0] :])
+    if probe is not None:
+        n = model.n_theta
+        theta = (*theta[: n - 1], probe, *theta[n:])
     rows, ends, _ = replay(sol.spec, recorded, theta, s0)
     return rows, ends
 
@@ -70,7 +76,10 @@ def _directions(sol: Solution) -> tuple[Leaves, Leaves, Leaves]:
         dw = [
             s * jax.random.normal(k, v.shape) for s, k, v in zip(sizes, own, s0[1:], strict=False)
         ]
-        rest = [jnp.zeros_like(v) for v in s0[1 + model.nx :]]
+        rest = [
+            with_p * jnp.where(jnp.isfinite(v), v, 0.0) * jax.random.normal(key, v.shape)
+            for v in s0[1 + model.nx :]
+        ]
         dp = [
             with_p * jax.random.normal(k, v.shape) * (jnp.abs(v) + 1e-3 * (v == 0))
             for k, v in zip(own[model.nx :], p, strict=True)
@@ -107,23 +116,39 @@ def growth(sol: Solution) -> Growth:
     ]
     moves = jnp.any(rows[0] != 0, axis=0)
     dot = _dot(run, p, s0, columns[2], seeds, [v[2] for v in ends])
-    return Growth(ratio, dot, moves, _planned(sol, ends), _shift(sol, columns[2], ends))
+    few = lambda v: jax.tree.map(lambda w: w[1:], v)
+    shift = jnp.max(jax.vmap(lambda d, r, e: _shift(sol, d, r, e))(*few((wide, rows, ends))))
+    return Growth(ratio, dot, moves, _planned(sol, ends), shift)
 
 
-def _shift(sol: Solution, column: tuple, ends: list) -> Any:
-    """The same tangents along a tape that is off by the tolerances: how much they change."""
+def _shift(sol: Solution, column: tuple, rows: list, ends: list) -> Any:
+    """How much tangents change along a tape that is off by the tolerances, with finer steps.
+
+    States at rest let steps grow that are far too long for the tangents."""
     model, tape = sol.spec.model, sol.tape
     sizes = _scales(sol, tape.w[: model.nx])
     moved = [v + s.astype(v.dtype) for v, s in zip(tape.w[: model.nx], sizes, strict=True)]
     other = dataclasses.replace(tape, w=(*moved, *tape.w[model.nx :]))
     there = dataclasses.replace(sol, tape=other)
-    point = (parameters(sol), first_state(tape))
-    found = jax.jvp(lambda p, s: remade(there, p, s)[1], point, column)[1]
-    scale = sizes_at_end(sol)
-    pairs = list(zip(found, [v[2] for v in ends], strict=True))[1 : 1 + model.nx]
-    off = sum(jnp.sum(((a - b) / s) ** 2) for (a, b), s in zip(pairs, scale, strict=True))
-    size = sum(jnp.sum((b / s) ** 2) for (_, b), s in zip(pairs, scale, strict=True))
-    return jnp.sqrt(off / jnp.maximum(size, 1e-300))
+    point = (parameters(sol), first_state(tape), jnp.ones(()))
+    run = lambda p, s, probe: remade(there, p, s, probe)
+    finer, last = jax.jvp(run, point, (*column, jnp.zeros(())))[1]
+    off, size = _sizes(model, finer, rows, sizes, tape.n)
+    end = [v[None] for v in sizes_at_end(sol)]
+    off1, size1 = _sizes(model, [v[None] for v in last], [v[None] for v in ends], end, 0)
+    size, size1 = jnp.maximum(size, 1e-150), jnp.maximum(size1, FORGOTTEN * size)
+    return jnp.maximum(off / size, off1 / jnp.maximum(size1, 1e-150))
+
+
+def _sizes(model: Model, finer: list, tangents: list, sizes: list, n: Any) -> tuple[Any, Any]:
+    """The largest change of the tangents of x over rows, and their largest size."""
+    used = jnp.arange(tangents[0].shape[0]) <= n
+    norm = lambda v, s: jnp.sum((v / s) ** 2, axis=tuple(range(1, v.ndim)))
+    trio = list(zip(finer[1:], tangents[1:], sizes, strict=False))[: model.nx]
+    off = sum(norm(a - b, s) for a, b, s in trio)
+    size = sum(norm(b, s) for _, b, s in trio)
+    biggest = lambda v: jnp.sqrt(jnp.max(jnp.where(used, v, 0.0)))
+    return biggest(off), biggest(size)
 
 
 def _planned(sol: Solution, tangents: list) -> Any:

@@ -37,7 +37,8 @@ ADVICE = (
     "Values at the end jump or bend there: move t1, or use a loss that is an integral.",
     "Whether it fires is not decided: tighten rtol and atol.",
     "Shorten the time span, or tighten rtol and atol.",
-    "The model is strongly bent here (a root or a logarithm near zero?): tighten rtol and atol.",
+    "The model is strongly bent here (a root or a logarithm near zero?), or at rest, so that the "
+    "steps grow too long for the derivatives: tighten rtol and atol, or give max_step=.",
     "Look for a singular point near the trajectory.",
     "Tighten rtol and atol, or give invariant=.",
     "Make it an event: saltus.when(condition, a, b).",
