@@ -165,7 +165,9 @@ def explicit():
     return flat(jax.grad(everything)(P, Tsit5(rtol=1e-12, atol=1e-12)))
 
 
-@pytest.mark.parametrize("method", [Radau5, Rodas5P], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "method", [pytest.param(Radau5, marks=pytest.mark.slow), Rodas5P], ids=lambda m: m.__name__
+)
 def test_gradients_through_z_agree_between_methods_and_nestings(method, explicit):
     loss = lambda p: everything(p, method(rtol=1e-10, atol=1e-10))
     adjoint = flat(jax.grad(loss)(P))
@@ -176,7 +178,9 @@ def test_gradients_through_z_agree_between_methods_and_nestings(method, explicit
     assert np.allclose(flat(jax.tree.map(lambda v: v[0], lanes)), adjoint, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("method", [Radau5, Rodas5P], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "method", [Radau5, pytest.param(Rodas5P, marks=pytest.mark.slow)], ids=lambda m: m.__name__
+)
 def test_hessians_of_implicit_methods_are_symmetric_and_differences_of_gradients(method):
     system = HybridSystem(DRAG.flow, constraint=DRAG.constraint, events=DRAG.events)
 
@@ -220,6 +224,7 @@ def stiff(mu, method):
     return solve(HybridSystem(flow), start, mu, 120.0, method=method, max_steps=4000).final.x["y"]
 
 
+@pytest.mark.slow
 def test_the_error_of_a_gradient_is_estimated():
     exact = jax.value_and_grad(stiff)(100.0, Radau5(rtol=1e-12, atol=1e-12))
     coarse = Rodas5P(rtol=1e-7, atol=1e-7)
@@ -236,6 +241,7 @@ def test_the_error_estimate_says_when_no_solve_was_seen():
         saltus.error_estimate(lambda p: p**2, 1.0)
 
 
+@pytest.mark.slow
 def test_costates_are_the_derivative_by_the_state_and_jump_at_events():
     start = lambda h: Instant(t=0.0, x={"h": h, "v": 0.0}, z={"f": 0.0})
     cost = lambda sol: sol.integral + sol.events.t[0] + sol.final.x["h"]
@@ -261,7 +267,9 @@ def heat(n):
     )
 
 
-@pytest.mark.parametrize("method", [Radau5, Rodas5P], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "method", [Radau5, pytest.param(Rodas5P, marks=pytest.mark.slow)], ids=lambda m: m.__name__
+)
 def test_sparse_and_dense_linear_algebra_give_the_same_gradient(method):
     n = 30
     start = Instant(t=0.0, x={"u": 1.0 + jnp.sin(jnp.arange(n) / 5)}, z={"w": jnp.ones(n)})

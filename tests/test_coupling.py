@@ -100,10 +100,8 @@ def test_a_band_gives_what_dense_matrices_give(name):
     agree(*(jax.jit(fn)(PARAMETERS) for fn in both_ways(name)))
 
 
-SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in list(CHAINS)[1:]]
-
-
-@pytest.mark.parametrize("name", ["chain", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(CHAINS))
 def test_gradients_and_curvatures_too(name):
     agree(*(gradient_and_curvature(fn, PARAMETERS) for fn in both_ways(name)))
 

@@ -56,6 +56,7 @@ CASES = {
     ("hysteresis", "rodas5p"): "| end log",
     ("cauer", "rodas5p"): "| end log samples",
 }
+LONG = {"pendulum_snaps"}  # whose Hessian takes a minute to compile
 HESSIANS = {
     "two_rates": "end log",
     "cauer": "samples",
@@ -168,7 +169,11 @@ def test_the_tangent_and_the_adjoint_sweep_are_transposes(name, method, part):
 
 @pytest.mark.parametrize(
     "name, method, part",
-    [c for c in PARTS if c.values[2] in HESSIANS.get(c.values[0], "").split()],
+    [
+        pytest.param(*c.values, marks=[*c.marks, pytest.mark.slow]) if c.values[0] in LONG else c
+        for c in PARTS
+        if c.values[2] in HESSIANS.get(c.values[0], "").split()
+    ],
 )
 def test_hessians_agree_with_the_reference_and_are_symmetric(name, method, part):
     case, bad = dae_problem(name), {}

@@ -1,5 +1,6 @@
 """Every way a solve can stop has a name, a class, a place, numbers and a remedy."""
 
+import dataclasses
 import pickle
 import re
 from functools import cache
@@ -203,6 +204,34 @@ def test_the_zeno_time_is_where_the_bounces_pile_up():
     error = raised("events_accumulate")
     np.testing.assert_allclose(error.values["accumulation time"], 3 * FALL, rtol=1e-9)
     assert error.t < error.values["accumulation time"]
+
+
+def test_an_event_more_than_was_asked_for_is_told_by_number():
+    text = str(raised("too_many_events"))
+    assert "and 6 events" in text and "Event number 6 is one more than `max_events` = 5" in text
+
+
+@pytest.mark.parametrize("name", ["events_accumulate", "resting_contact"])
+def test_where_motion_ends_on_a_guard_the_remedy_is_zeno(name):
+    assert "`Event(..., zeno=...)`" in raised(name).advice
+
+
+def test_a_zeno_reset_that_leaves_the_motion_going_is_told_so():
+    """Gravity stays on: the ball is put to the floor at rest, and falls again at once."""
+    bounce = dataclasses.replace(
+        ball(0.5).events[0], zeno=lambda now, p: now.replace(x={"h": 0.0, "v": 0.0})
+    )
+    system = HybridSystem(lambda now, p: {"h": now.x["v"], "v": -G}, events=[bounce])
+    error = solve(system, at(h=1.0, v=0.0), None, 5.0, throw=False).error
+    assert error.result is Result.endless_chain and error.event == "bounce"
+    np.testing.assert_allclose(error.t, 3 * FALL, rtol=1e-6)
+    assert 'zeno` reset of event "bounce" leaves the motion going' in str(error)
+    assert "hysteresis" not in str(error) and "resting mode" in error.advice
+
+
+def test_equations_without_any_solution_are_thought_of():
+    error = raised("no_consistent_state")  # a^2 = -1
+    assert "no solution at all" in error.advice
 
 
 def test_the_classes_form_a_family():

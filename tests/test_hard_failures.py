@@ -160,6 +160,33 @@ def test_a_state_whose_error_has_no_measure_is_told_from_nan():
     assert 'error of x["w"] has no measure' in str(error) and "atol" in error.advice
 
 
+# The motion comes to rest at the edge of the domain, where every longer step is NaN.
+SINKING = HybridSystem(lambda now, p: {"x": p - jnp.sqrt(now.x["x"] - 0.5), "s": jnp.cos(now.t)})
+EDGE = Instant(t=0.0, x={"x": 1.0, "s": 0.0})
+
+
+def test_nan_between_tiny_steps_is_named_after_a_few_hundred_attempts():
+    """x' = -sqrt(x - 1/2) ends at the edge at t = sqrt(2); another state goes on."""
+    error = stopped(SINKING, EDGE, 0.0, 5.0)
+    assert type(error) is NonFiniteError and abs(error.t - np.sqrt(2.0)) < 1e-3
+    assert 'the flow of x["x"] is nan at t = 1.41' in str(error)
+    assert int(error.solution.stats.steps) < 500
+
+
+def test_nan_that_longer_steps_meet_again_and_again_does_not_stop_a_motion_that_gets_on():
+    """The same with an equilibrium near the edge: thousands of attempts are NaN."""
+    sol = solve(SINKING, EDGE, 1e-4, 5.0)
+    assert int(sol.stats.rejected) > 1000
+    np.testing.assert_allclose(sol.final.x["s"], np.sin(5.0), atol=1e-6)
+    assert 0.0 <= sol.final.x["x"] - 0.5 < 1e-7
+
+
+def test_too_many_steps_among_nan_say_so():
+    error = stopped(SINKING, EDGE, 1e-4, 5.0, max_steps=2000)
+    assert error.result is Result.too_many_steps
+    assert 'and the flow of x["x"] is nan at t = ' in str(error)
+
+
 # -- poles --------------------------------------------------------------------------------------
 
 POLE = HybridSystem(lambda now, p: now.x**2)

@@ -20,6 +20,7 @@ def worst(fit, truth):
     return max(abs(fit[name] / value - 1) for name, value in truth.items())
 
 
+@pytest.mark.slow
 def test_the_ladder_is_learned_from_the_papers_start():
     # 10 resets, and a local search from there ends in a wrong minimum: the horizon is what helps.
     ladder = fit_problems.ladder()

@@ -35,7 +35,16 @@ CASES = [(name, "tsit5") for name in PROBLEMS] + [
     for method in ("dopri5", "dopri8")
     for name in ("simple_hybrid_ode", "seven_bounces", "drag_ball")
 ]
-each_case = pytest.mark.parametrize("name, method", CASES)
+# Other ways to write a model that is there, and methods of the same kind.
+TWINS = {
+    ("breaking_spring_discrete", "tsit5"), ("drag_ball_modes", "tsit5"), ("ball_until", "tsit5"),
+    ("thermostat_thresholds", "tsit5"), ("drag_ball", "dopri5"), ("simple_hybrid_ode", "dopri5"),
+    ("seven_bounces", "dopri5"),
+}  # fmt: skip
+each_case = pytest.mark.parametrize(
+    "name, method",
+    [pytest.param(*c, marks=pytest.mark.slow) if c in TWINS else c for c in CASES],
+)
 
 
 def error(got, exact, floor=0.0) -> float:

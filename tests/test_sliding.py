@@ -189,6 +189,7 @@ def test_it_stays_on_a_surface_that_is_curved_and_moves():
     assert np.allclose(x, rim_exact(ROUND), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_derivatives_along_a_surface_that_is_curved_and_moves():
     assert same(rim(ROUND), rim_exact(ROUND), 1e-10)
     assert same(jax.jacrev(rim)(ROUND), jax.jacrev(rim_exact)(ROUND), 1e-9)
@@ -229,6 +230,7 @@ def end(system, p, mode=None):
     return solve(system, start, p, 9.0, method=TIGHT)
 
 
+@pytest.mark.slow
 def test_a_block_on_a_belt_sticks_and_slips_as_if_written_by_hand():
     ours, other = end(BELT, BLOCK), end(BY_HAND, BLOCK, "slower")
     assert int(other.events.count) >= 3  # sticks, slips, sticks

@@ -244,6 +244,37 @@ def test_at_rest_steps_are_too_long_for_the_derivatives_and_it_is_said(max_step,
     assert (abs(slope - np.exp(-4.0)) < 1e-8) == trusted
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda p: drop(p)(float(np.sqrt(2 * P["h"] / G)))["v"],  # read where it bounces
+        lambda p: jnp.abs(drop(p).final.x["v"] - drop(P).final.x["v"]),
+    ],
+    ids=["read at an event", "kink of the loss"],
+)
+def test_kinks_that_no_solution_shows_are_seen_from_both_sides(loss):
+    cert = certify(loss, P)
+    assert cert.verdict == "UNTRUSTED" and not cert.sides.agree
+    assert any("both sides" in reason for reason in cert.reasons)
+
+
+@pytest.mark.parametrize("width, events", [(2.0, 1), (0.3, 0)])
+def test_a_dip_between_the_steps_is_fired_or_named(width, events):
+    """x' = 1 takes 8 steps over (0, 10): a guard may dip and come back within one of them."""
+    dip = lambda now, p: 1 - 1.5 * jnp.exp(-(((now.x["x"] - 5.03) / p) ** 2))
+    system = HybridSystem(lambda now, p: {"x": 1.0}, events=[Event("dip", guard=dip)])
+    sol = solve(system, Instant(t=0.0, x={"x": 0.0}), width, 10.0)
+    assert int(sol.events.count) == events
+    unseen = "a guard seems to have crossed zero unseen" in sol.certificate.reasons
+    assert unseen == (events == 0)
+
+
+def test_measures_that_are_no_numbers_are_not_trusted():
+    system = HybridSystem(lambda now, p: {"x": jnp.sqrt(jnp.abs(now.x["x"])) * 0 + p})
+    cert = solve(system, Instant(t=0.0, x={"x": 0.0}), 1.0, 1.0).certificate
+    assert np.isnan(cert.growth) and cert.verdict == "UNTRUSTED"
+
+
 def test_a_failed_solve_is_not_trusted():
     sol = drop({"h": 1.0, "e": 0.5}, t1=5.0, throw=False)
     assert sol.certificate.verdict == "UNTRUSTED"
@@ -261,6 +292,14 @@ def test_every_reason_has_advice():
     from saltus.trust.words import ADVICE
 
     assert len(ADVICE) == len(REASONS) == len(drop(P).certificate.levels)
+
+
+def test_a_batch_inside_of_a_loss_is_refused_by_name():
+    falls = lambda h: drop({**P, "h": h}).final.x["h"]
+    with pytest.raises(ValueError, match=r"inside jax\.vmap"):
+        certify(lambda p: jnp.sum(jax.vmap(falls)(p)), jnp.array([1.0, 2.0]))
+    with pytest.raises(AttributeError, match=r"saltus\.certify"):
+        drop(P).certificate.one_sided(P)
 
 
 def test_mistakes_are_named():

@@ -46,6 +46,7 @@ def test_saved_values_and_their_derivatives_are_those_of_dense_output(name, time
     close(jax.jacfwd(saved)(P, times), slopes[0])
 
 
+@pytest.mark.slow
 def test_second_derivatives_and_lanes_agree_too(times):
     saved = lambda p: weighed(run(p, times).y)
     dense = lambda p: weighed(run(p)(times))

@@ -7,13 +7,14 @@ import jax as _jax
 
 _jax.config.update("jax_enable_x64", True)
 
-from . import multibody
+from . import continuous, multibody
 from .adapters import fully_implicit, implicit_reset, remember
 from .animate import animate
 from .automaton import Exit, Mode, automaton
+from .compare import Comparison, compare
 from .control import PI, Fixed
 from .costates import Costates, costates
-from .dynamics import Linear, Orbit, equilibrium, linearise, orbit
+from .dynamics import Linear, Orbit, Saltation, equilibrium, linearise, orbit, saltations
 from .estimate import Experiment, Fit, LogNormal, Minimum, Normal, fit, minimise
 from .mass import mass_matrix
 from .methods import Dopri5, Dopri8, Radau5, Rodas5P, Tsit5
@@ -49,10 +50,11 @@ __all__ = [
     "solve", "Scenario", "consistent", "consistency", "Consistency",
     "Tsit5", "Dopri5", "Dopri8", "Radau5", "Rodas5P", "PI", "Fixed",
     "Solution", "EventLog", "certify", "Certificate", "costates", "Costates", "error_estimate",
-    "Estimate",
-    "orbit", "Orbit", "equilibrium", "linearise", "Linear", "animate",
+    "Estimate", "compare", "Comparison",
+    "orbit", "Orbit", "equilibrium", "linearise", "Linear",
+    "saltations", "Saltation", "animate",
     "fit", "Fit", "Experiment", "Normal", "LogNormal", "minimise", "Minimum",
-    "multibody",
+    "multibody", "continuous",
     "Result", "SolveError", "EventError", "ZenoError", "StepError", "NonFiniteError",
     "ConstraintError", "SolveInterrupted", "ReverseOverReverse",
 ]  # fmt: skip

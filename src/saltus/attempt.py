@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .consistent import near_impasse
+from .consistent import collapses, followed, near_impasse, turning
 from .control import FORGOTTEN, PI
 from .firing import choose, guard_slopes, resolution, rounding, sigma
-from .leaves import Leaves
+from .leaves import Leaves, select
 from .locate import Candidate, Knots, look, model_error, quiet, side_after
 from .methods.base import Goal, Stepper
 from .methods.reuse import steadier
@@ -23,6 +23,10 @@ from .staging import branch, staged
 
 REJECT, ACCEPT, LOOK, SEARCH = range(4)
 NOISE = 64  # times rounding: a guard that is no larger than that is zero
+PREDICTED = 0.3  # relative change of a Jacobian over a step, by its slopes: it does not jump
+MOMENT = 1e-9  # of the time so far: a determinant that is gone by then is zero here
+SHORT = 1e-7  # of the way to the next prescribed time: steps that do not get there
+VAIN = 8  # short steps that make good for one attempt that was not finite
 DOUBTS = 12  # a guard that is still not resolved after so many halvings is taken as it is
 
 
@@ -45,12 +49,15 @@ class Tried(NamedTuple):
     converged: Any  # whether the equations of an implicit step were solved
     evaluations: Any
     retry: Any  # worth another attempt of the same length
+    impasse: Any  # it comes to a point at which z is not determined, or passes one
 
 
 def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     """Try a step and decide: reject, accept as one row, look closer, or go on searching."""
     model, stepper, adaptive = spec.model, spec.stepper, spec.adaptive
     tried = staged(lambda: _try(model, stepper, adaptive, par, knobs, c))
+    if followed(model):
+        tried = _with_impasse(model, adaptive, par, knobs, c, tried)
     if spec.resolve:
         unseen = staged(lambda: _unresolved(par, knobs, c, tried))
         tried = tried._replace(error=jnp.maximum(tried.error, unseen))
@@ -105,8 +112,35 @@ def _try(model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs,
     return Tried(
         h, at, trial.k, trial.error, finite, at_target, mids, mid_slopes, values, slopes,
         jnp.zeros((), bool), trial.aux, trial.memory, trial.converged, trial.evaluations,
-        jnp.asarray(trial.retry),
+        jnp.asarray(trial.retry), jnp.zeros((), bool),
     )  # fmt: skip
+
+
+def _with_impasse(
+    model: Model, adaptive: bool, par: Par, knobs: Knobs, c: Carry, tried: Tried
+) -> Tried:
+    """Judges a step at whose end z is hardly determined, or on another branch, as unsolved.
+
+    A Jacobian that jumps, as at a kink of the constraint, has no slopes to show for it: it passes.
+    """
+    good = tried.finite & tried.converged
+    suspect = staged(lambda: collapses(model, c.at, tried.at, par, not adaptive))
+
+    def judged() -> Any:
+        n, new, old = model.nx, tried.at, c.at
+        moment = sigma(par) * jnp.maximum(tried.h, MOMENT * jnp.abs(old.tau))
+        time = jnp.where(good, new.tau - old.tau, moment)
+        moved = [a - b for a, b in zip(new.w[:n], old.w[:n], strict=True)]
+        flow = [(moment * k).astype(v.dtype) for k, v in zip(c.k1[:n], moved, strict=True)]
+        way = select(good, tuple(moved), tuple(flow))
+        room = zip(new.z, old.z, knobs.atol[model.moving :], strict=True)
+        in_z = tuple(jnp.where(good, a - b, e + knobs.rtol * jnp.abs(b)) for a, b, e in room)
+        change, shrinks = turning(model, select(good, new, old), par, time, way, in_z, ~good)
+        return jnp.where(good, change > PREDICTED, shrinks < -PREDICTED)
+
+    ask, no = suspect | ~good, jnp.zeros((), bool)
+    impasse = branch(ask.astype(jnp.int32), [lambda: no, judged], lazy=True)
+    return tried._replace(impasse=impasse, converged=tried.converged & ~impasse)
 
 
 def _unresolved(par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Any:
@@ -160,7 +194,7 @@ def _next_length(
     factor = control.factor(log_error, c.error, stepper.error_order)
     if stepper.steady(model):
         factor = steadier(factor)
-    grown = jnp.where(c.counts.bad > 0, jnp.minimum(factor, 1.0), factor) * tried.h
+    grown = jnp.where(c.counts.bad % 2 == 1, jnp.minimum(factor, 1.0), factor) * tried.h
     grown = jnp.where(tried.at_target, jnp.maximum(c.h, grown), grown)
     grown = jnp.where(verdict == SEARCH, c.h, grown)
     shorter = jnp.where(tried.converged, jnp.minimum(factor, 0.9), 0.25)
@@ -175,21 +209,38 @@ def _reject(
     model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Any, adaptive: bool
 ) -> Carry:
     """Try again with a shorter step, or give up with a name."""
-    bad = jnp.where(tried.finite, c.counts.bad, c.counts.bad + 1)
+    bad = jnp.where(tried.finite, c.counts.bad, _worse(c.counts.bad))
     counts = c.counts._replace(rejected=c.counts.rejected + 1, bad=bad)
     least = resolution(c.at.tau) + 1e-300
-    hopeless = (h <= least) | (bad >= 20) | (not adaptive)
+    hopeless = (h <= least) | (bad >= 40 * VAIN) | (not adaptive)
     why = jnp.where(tried.converged, int(Result.step_underflow), int(Result.newton_failed))
     why = jnp.where(tried.finite, why, int(Result.non_finite))
     if model.constraint is not None:
         no = jnp.zeros((), bool)
         near = jax.lax.cond(
-            hopeless, lambda: near_impasse(model, c.at, par, c.k1, knobs.atol), lambda: no
+            hopeless & ~tried.impasse,
+            lambda: near_impasse(model, c.at, par, c.k1, knobs.atol),
+            lambda: no,
         )
-        why = jnp.where(near, int(Result.singular), why)
+        why = jnp.where(near | tried.impasse, int(Result.singular), why)
     code = jnp.where(hopeless, why, c.code)
     off = c.search._replace(on=jnp.zeros((), bool))  # a search begins anew with a shorter step
     return c._replace(counts=counts, code=code, search=off)
+
+
+def _worse(bad: Any) -> Any:
+    """The count of attempts that were not finite, after one more: twice that, and odd after one.
+
+    Twenty in a row are too many. Each short step that succeeds takes back a part of one, so that
+    those which alternate with hopelessly short steps are too many as well.
+    """
+    return 2 * (bad // 2 + VAIN) + 1
+
+
+def _better(c: Carry, tried: Tried) -> Any:
+    """The same count after a step that succeeded; a step that gets on forgets it."""
+    short = tried.h < SHORT * jnp.abs(c.target - c.at.tau)
+    return jnp.where(short, 2 * jnp.maximum(c.counts.bad // 2 - 1, 0), 0)
 
 
 def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
@@ -197,7 +248,7 @@ def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
     sides = tuple(side_after(s, v) for s, v in zip(c.sides, tried.values, strict=True))
     whole = jnp.zeros((), jnp.int32)
     counts = c.counts._replace(
-        rows=c.counts.rows + 1, chain=whole, bad=whole, doubt=whole, pressed=whole
+        rows=c.counts.rows + 1, chain=whole, bad=_better(c, tried), doubt=whole, pressed=whole
     )
     return c._replace(
         at=tried.at, k1=tried.k, values=tried.values, slopes=tried.slopes, sides=sides,

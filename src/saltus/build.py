@@ -71,7 +71,7 @@ class Tracer:
             [aval(v) for v in parts.p],
             [aval(v) for v in parts.p_others],
         ]
-        self.ticking = [e.next_time for e in system.events if _ticks(e)]
+        self.ticking = [_named(e) for e in system.events if _ticks(e)]
         self.first_tick = 2 + len(parts.p) + 2 * len(parts.signals)
         self.first_float = self.first_tick + 2 * len(self.ticking)
         self.first_other = len(parts.p_others)
@@ -149,6 +149,16 @@ def _signal_aval(signal: Signal) -> jax.ShapeDtypeStruct:
 
 def _ticks(event: Any) -> bool:
     return isinstance(event, TimeEvent) and isinstance(event.next_time, Ticks)
+
+
+def _named(event: Any) -> Ticks:
+    """The ticks of an event, their functions reported by its name where they fail."""
+
+    def own(word: str, fn: Any) -> Any:
+        owner = f'event "{event.name}": {word} of every'
+        return (lambda now, p: called(owner, fn, now, p)) if callable(fn) else fn
+
+    return Ticks(own("period", event.next_time.period), own("offset", event.next_time.offset))
 
 
 def _told(event: Event | TimeEvent) -> bool:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .factors import structure_of
+from .factors import invert, structure_of
 from .implicit import attach, newton, still
 from .leaves import Leaves
 from .linalg import (
@@ -25,11 +25,14 @@ from .linalg import (
     factor_jacobian,
     jacobian,
     mean_square,
+    solve,
 )
 from .model import At, Model, Par
 from .sparsity import Pattern
 
 SINGULAR = 1e-13  # pivots this far apart: z is not determined
+FOLLOWED = 64  # algebraic numbers up to which g_z is compared between the ends of a step
+COLLAPSE = 1e-3  # a pivot of which a step leaves less than this has come to a singular point
 
 
 @functools.lru_cache(maxsize=512)
@@ -220,6 +223,96 @@ def near_impasse(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any
     pivots = conditioning(factor(share)) if rows.size > 1 else jnp.abs(share[0, 0])
     weak = ~(jnp.minimum(pivots, jnp.max(jnp.abs(share))) > 1e-5)
     return weak | _runs_away(model, at, par, k, atol)
+
+
+def followed(model: Model) -> bool:
+    """Whether steps are checked for singular points of g_z that they would pass."""
+    rule = model.constraint
+    if rule is None or rule.highest > 1 or model.pattern is not None:
+        return False
+    return layout(model).size <= FOLLOWED
+
+
+def collapses(model: Model, before: At, after: At, par: Par, strict: bool) -> Any:
+    """Whether g_z may have been singular between two states, or all but is at the second.
+
+    `A = g_z(before)^-1 g_z(after)` starts as the identity. On the way to a singular one a pivot of
+    its elimination comes down to zero; where it does so on the way to a regular one, a shorter
+    step shows no more of it. Steps that cannot be shortened are `strict`: their determinant counts.
+    """
+    first, last = (
+        _jacobian(model, _equations(model, at, par), layout(model).pack(at.z))
+        for at in (before, after)
+    )
+    if not isinstance(first, tuple):
+        least, product = _pivots(_product(invert(first), last))
+    else:
+        made = factor(first)
+        columns = [list(solve(made, column)) for column in zip(*last, strict=True)]
+        least, product = _few_pivots(columns)
+    return product <= 0.0 if strict else least <= COLLAPSE
+
+
+def _product(a: Any, b: Any) -> Any:
+    """Of matrices, without the call of a library that would not fit into one kernel."""
+    return jnp.sum(a[:, :, None] * b[None, :, :], axis=1)
+
+
+def _few_pivots(a: list) -> tuple[Any, Any]:
+    """The least pivot without any exchange of rows, and their product; `a` holds columns."""
+    n = len(a)
+    for k in range(n):
+        for j in range(k + 1, n):
+            share = a[j][k] / a[k][k]
+            for i in range(k + 1, n):
+                a[j][i] = a[j][i] - a[k][i] * share
+    pivots = [a[k][k] for k in range(n)]
+    return functools.reduce(jnp.fmin, pivots), functools.reduce(jnp.multiply, pivots)
+
+
+def _pivots(matrix: Any) -> tuple[Any, Any]:
+    """The same for an array, in operations that fit into one kernel."""
+    rows = jnp.arange(matrix.shape[0])
+
+    def clear(k: Any, state: tuple) -> tuple:
+        a, least, product = state
+        row = jax.lax.dynamic_index_in_dim(a, k, 0, keepdims=False)
+        column = jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False)
+        pivot = jnp.sum(jnp.where(rows == k, row, 0.0))
+        below = jnp.where(rows > k, column / pivot, 0.0)
+        return a - below[:, None] * row[None, :], jnp.fmin(least, pivot), product * pivot
+
+    first = (matrix, jnp.full((), jnp.inf), jnp.ones(()))
+    return jax.lax.fori_loop(0, matrix.shape[0], clear, first)[1:]
+
+
+def turning(
+    model: Model, at: At, par: Par, time: Any, way: Leaves, moved: Leaves, follows: Any
+) -> tuple[Any, Any]:
+    """The change of g_z in units of itself, and of its determinant, by its slopes.
+
+    Over this time and this `way` of x; z has `moved`, or `follows` as the equations have it, and
+    farther by `moved`.
+    """
+    pack, n = layout(model), model.nx
+    rest, z = at.w[n:], pack.pack(at.z)
+
+    def equations(tau: Any, x: Leaves) -> Any:
+        return _equations(model, at._replace(tau=tau, w=(*x, *rest)), par)
+
+    def slopes(tau: Any, x: Leaves, z: Vec) -> Any:
+        return dense(jacobian(equations(tau, x), z))
+
+    here, along = (at.tau, at.w[:n]), (time, way)
+    left = jax.jvp(lambda tau, x: equations(tau, x)(z), here, along)[1]
+    inverse = invert(slopes(*here, z))
+    after = -jnp.sum(inverse * _entries(left)[None, :], axis=1)
+    own = _entries(pack.pack(moved))
+    own = jnp.where(follows, after + jnp.sign(after) * own, own)
+    step = tuple(own) if pack.scalar else (own,)
+    change = _product(inverse, jax.jvp(slopes, (*here, z), (*along, step))[1])
+    diagonal = jnp.where(np.eye(change.shape[0], dtype=bool), change, 0.0)
+    return jnp.max(jnp.sum(jnp.abs(change), axis=1)), jnp.sum(diagonal)
 
 
 def _runs_away(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any:

@@ -54,12 +54,28 @@ class Costates(eqx.Module):
         )
 
 
-def costates(loss: Callable[[Solution], Any], sol: Solution) -> Costates:
+def costates(loss: Callable[[Solution], Any], sol: Solution, sensitivity: Any = None) -> Costates:
     """`dL/dx(t)` for a loss that is a function of a solution, at every step and event.
 
     Write `costates(lambda sol: sol.integral["cost"], sol)`. Values at saved times, integrals,
-    events and the final state may all enter the loss.
+    events and the final state may all enter the loss. `sensitivity` may be
+    `saltus.continuous.Continuous()`, as for `solve`.
     """
+    rows, kept = pulled_back(loss, sol, sensitivity)
+    model, tape = sol.spec.model, sol.tape
+    kinds, n = np.asarray(tape.kind), int(tape.n)
+    nd = model.n_d[0]
+    x = model.x.join(rows[1 : 1 + model.nx], ())
+    others = [None] * model.n_d[1]
+    d = model.d.join(rows[1 + model.moving : 1 + model.moving + nd], others) if nd else None
+    t = np.asarray(tape.theta[0] + tape.tau)[kept]
+    return Costates(t, x, d, rows[0], (kinds[kept] != FLOW) & (kept < n))
+
+
+def pulled_back(
+    loss: Callable[[Solution], Any], sol: Solution, sensitivity: Any = None
+) -> tuple[tuple, np.ndarray]:
+    """The adjoints of `(tau, w)` at rows, and which rows: an approach and its reset are one."""
     if jnp.ndim(sol.result):
         raise ValueError(
             "costates: one solution is needed, not a batch; write costates(f, sol[k])."
@@ -80,14 +96,8 @@ def costates(loss: Callable[[Solution], Any], sol: Solution) -> Costates:
     resets = is_reset(kinds) & (np.arange(n + 1) < n)
     between = resets[1:] & (kinds[:-1] == kinds[1:] - 1)  # an approach and its reset are one jump
     kept = np.flatnonzero(~np.concatenate([[False], between]))
-    rows = tuple(np.asarray(v)[kept] for v in _sweep(fixed.spec, tape, own))
-    model = fixed.spec.model
-    nd = model.n_d[0]
-    x = model.x.join(rows[1 : 1 + model.nx], ())
-    others = [None] * model.n_d[1]
-    d = model.d.join(rows[1 + model.moving : 1 + model.moving + nd], others) if nd else None
-    t = np.asarray(tape.theta[0] + tape.tau)[kept]
-    return Costates(t, x, d, rows[0], (kinds[kept] != FLOW) & (kept < n))
+    spec = fixed.spec if sensitivity is None else fixed.spec._replace(rules=sensitivity)
+    return tuple(np.asarray(v)[kept] for v in _sweep(spec, tape, own)), kept
 
 
 def _with_tape(sol: Solution, tape: Tape) -> Solution:
@@ -111,7 +121,7 @@ def _sweep(spec: Spec, tape: Tape, own: tuple) -> tuple:
     def back(lam: tuple, given: tuple) -> tuple:
         k, at, h, kind, member, aux, here = given
         row = RowData(h, kind.astype(jnp.int32), member, at.i, at.z, aux, tape.iota, tape.backward)
-        pulled, _ = cotangent(spec, (none,), row, (at.tau, *at.w), tape.theta, lam)
+        pulled, *_ = cotangent(spec, (none,), row, (at.tau, *at.w), tape.theta, lam)
         pulled = tuple(
             jnp.where(k < tape.n, p, 0.0) + jnp.where(k <= tape.n, c, 0.0)
             for p, c in zip(pulled, here, strict=True)

@@ -72,6 +72,15 @@ def _states(now: Any, whose: str = "") -> list[Culprit]:
     return [c for c in found if c]
 
 
+def nan_parameters(model: Model, par: Par) -> str:
+    """A remark on the first parameter that is NaN."""
+    leaves = par.theta[2 : 2 + model.n_p[0]]
+    for name, value in zip(model.p.names(), leaves, strict=True):
+        if np.isnan(np.asarray(value)).any():
+            return f", and the parameters: {name or 'p'} is nan"
+    return ""
+
+
 # -- jumps --------------------------------------------------------------------------------------
 def broken_reset(sol: Any) -> list[Culprit]:
     """The last event's reset, if it made something of numbers that is none."""
@@ -101,8 +110,7 @@ def _planned(model: Model, at: At) -> list[Culprit]:
 def ahead(sol: Any, reach: float = 1.0) -> list[Culprit]:
     """The first function that is not finite where a solve stopped, or a part of the span on."""
     model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
-    span = abs(float(par.theta[1] - par.theta[0]))
-    lengths = np.concatenate([[0.0], reach * span * 10.0 ** np.arange(-DECADES, 0.5)])
+    lengths = np.concatenate([[0.0], reach * span(sol) * 10.0 ** np.arange(-DECADES, 0.5)])
     k, bad = _first_along(model, at, par, lengths)
     if bad is None:
         return []
@@ -113,6 +121,12 @@ def ahead(sol: Any, reach: float = 1.0) -> list[Culprit]:
         k, closer = _first_along(model, at, par, lengths)
         bad = closer or bad
     return [bad]
+
+
+def span(sol: Any) -> float:
+    """The time from start to end."""
+    theta = sol.tape.par().theta
+    return abs(float(theta[1] - theta[0]))
 
 
 def _first_along(model: Model, at: At, par: Par, lengths: np.ndarray) -> tuple[int, Culprit | None]:
@@ -205,6 +219,19 @@ def spelled(shape: Shape, root: str) -> list[str]:
     tree = jax.tree_util.tree_unflatten(shape.treedef, list(shape.kinds))
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [expression(path, root) for path, kind in paths if kind == "f"]
+
+
+def listed(names: Any, values: Any) -> str:
+    """Values by name; of an array the largest."""
+    shown = []
+    for name, value in zip(names, values, strict=True):
+        v = np.asarray(value)
+        if v.ndim:
+            worst = np.unravel_index(int(np.argmax(np.abs(v))), v.shape)
+            shown.append(f"{name}[{', '.join(map(str, worst))}] = {v[worst]:.3g}")
+        else:
+            shown.append(f"{name} = {float(v):.3g}")
+    return ", ".join(shown)
 
 
 def _first_bad(name: str, value: Any, nan_only: bool = False, entry: str = "") -> Culprit | None:

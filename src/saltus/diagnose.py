@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .consistent import hidden, violated
-from .culprits import ahead, broken_reset, find, weightless
+from .culprits import ahead, broken_reset, find, listed, nan_parameters, span, weightless
 from .firing import guard_slopes, rounding
 from .invariants import residuals
 from .leaves import numbered
@@ -26,6 +26,9 @@ ALGEBRAIC = (
 AT_A_GUARD = (Result.resting_contact, Result.grazing)
 STEPS = (Result.too_many_steps, Result.step_underflow, Result.newton_failed)
 LARGE = 300  # differential states beyond which a projection takes long
+OFTEN = 0.2  # of all steps: rejected ones that want an explanation
+FARTHER = 100.0  # times the last step: what the steps that were rejected have seen
+LINKS = 16  # jumps at the end of an endless chain that are looked at
 NEAR = 1e-6  # of the time from start to end: right ahead
 UNDETERMINED = (Result.no_consistent_state, Result.singular)
 
@@ -50,6 +53,12 @@ def explain(sol: Any, result: Result) -> Explanation:
         return plain._replace(what=words, values={"accumulation time": when})
     if result == Result.chattering:
         return _chatters(plain, sol)
+    if result == Result.endless_chain:
+        return _still_moving(plain, sol)
+    if result == Result.too_many_events:
+        count = int(sol.stats.events)
+        words = f"Event number {count} is one more than `max_events` = {count - 1}."
+        return plain._replace(what=words)
     if result in AT_A_GUARD:
         return _at_a_guard(plain, model, at, par)
     if result == Result.inconsistent and model.invariant is not None:
@@ -118,20 +127,43 @@ def _chatters(plain: Explanation, sol: Any) -> Explanation:
     return plain._replace(what=what, values=values, event=sides.name)
 
 
+def _still_moving(plain: Explanation, sol: Any) -> Explanation:
+    """Says so if the chain goes through a `zeno` reset: what it returns is not at rest."""
+    n = int(sol.tape.n)
+    chain = np.asarray(sol.tape.kind)[max(n - LINKS, 0) : n]
+    actions = sol.spec.model.actions
+    rests = [actions[k] for k in action_of(chain) if k >= 0 and actions[k].kind == "zeno"]
+    if not rests:
+        return plain
+    name = rests[-1].name.removesuffix(": zeno")
+    return plain._replace(
+        what=f'The `zeno` reset of event "{name}" leaves the motion going: the state is still '
+        "pushed to the firing side of the guard, so that the event happens again at once.",
+        advice="Return a state at rest from it, in which the flow does not move the guard: set a "
+        "flag in d that holds the body still, or name a resting mode of an automaton.",
+        event=name,
+    )
+
+
 def _number(value: Any) -> str:
     value = np.asarray(value)
     return f"{float(value):.6g}" if value.ndim == 0 else np.array2string(value, precision=4)
 
 
 def _steps(plain: Explanation, sol: Any) -> Explanation:
-    """How long the last steps were."""
-    n = int(sol.tape.n)
+    """How long the last steps were, and what was not finite right ahead of them."""
+    n, values = int(sol.tape.n), {}
     lengths = np.abs(np.asarray(sol.tape.h)[:n])
     lengths = lengths[lengths > 0]
-    if not lengths.size:
-        return plain
-    words = f"{plain.what} The last step that succeeded was {lengths[-1]:.3g} long."
-    return plain._replace(what=words, values={"last step": float(lengths[-1])})
+    what = plain.what
+    if lengths.size:
+        what += f" The last step that succeeded was {lengths[-1]:.3g} long."
+        values["last step"] = float(lengths[-1])
+    if lengths.size and int(sol.stats.rejected) > OFTEN * int(sol.stats.steps):
+        for culprit in ahead(sol, min(1.0, FARTHER * lengths[-1] / span(sol))):
+            what += f" Many steps had to be shortened, and {culprit.words}."
+            values[culprit.name] = culprit.value
+    return plain._replace(what=what, values=values)
 
 
 # -- algebraic states ---------------------------------------------------------------------------
@@ -175,13 +207,13 @@ def residual_words(model: Model, at: At, par: Par, result: Result) -> str:
     rule = model.constraint
     assert rule is not None
     if result == Result.inconsistent:
-        return f"Residuals: {_listed(rule.equations, model.residuals(at, par))}."
+        return f"Residuals: {listed(rule.equations, model.residuals(at, par))}."
     values, out = hidden(model, at, par), []
     for index, label in ((1, "Residuals"), (2, "Residuals of the hidden equations d/dt g")):
         kept = [k for k, own in enumerate(rule.index) if own == index]
         if kept:
             names = [rule.equations[k] for k in kept]
-            out.append(f"{label}: {_listed(names, [values[k] for k in kept])}.")
+            out.append(f"{label}: {listed(names, [values[k] for k in kept])}.")
     return " ".join(out)
 
 
@@ -216,18 +248,6 @@ def _equation(model: Model, row: int) -> str:
     return numbered(rule.equations, rule.rows, "constraint")[row]
 
 
-def _listed(names: Any, values: Any) -> str:
-    shown = []
-    for name, value in zip(names, values, strict=True):
-        v = np.asarray(value)
-        if v.ndim:
-            worst = np.unravel_index(int(np.argmax(np.abs(v))), v.shape)
-            shown.append(f"{name}[{', '.join(map(str, worst))}] = {v[worst]:.3g}")
-        else:
-            shown.append(f"{name} = {float(v):.3g}")
-    return ", ".join(shown)
-
-
 def _undefined(model: Model, at: At, par: Par) -> tuple[str, str] | None:
     """Says so if an equation has no value where z was to be solved from."""
     rule = model.constraint
@@ -242,7 +262,7 @@ def _undefined(model: Model, at: At, par: Par) -> tuple[str, str] | None:
         who = f'equation "{name}"' if index == 1 else f'the time derivative of equation "{name}"'
         who, guess = who[0].upper() + who[1:], _guess_words(model, at)
         if np.isnan(v[bad]).any():
-            also = _nan_parameters(model, par)
+            also = nan_parameters(model, par)
             return (
                 f"{who} is nan at this state, where z was to be solved from the guess {guess}.",
                 f"Check its domain (square roots, logarithms, divisions){also}.",
@@ -257,14 +277,6 @@ def _guess_words(model: Model, at: At) -> str:
     values = np.concatenate([np.ravel(np.asarray(v)) for v in at.z])
     pairs = [f"{n} = {v:.6g}" for n, v in zip(entries(model), values, strict=True)]
     return ", ".join(pairs[:8]) + (", ..." if len(pairs) > 8 else "")
-
-
-def _nan_parameters(model: Model, par: Par) -> str:
-    leaves = par.theta[2 : 2 + model.n_p[0]]
-    for name, value in zip(model.p.names(), leaves, strict=True):
-        if np.isnan(np.asarray(value)).any():
-            return f", and the parameters: {name or 'p'} is nan"
-    return ""
 
 
 def _violation(model: Model, at: At, par: Par, fired: Action | None) -> tuple[str, str]:
@@ -309,8 +321,8 @@ def _not_kept(model: Model, at: At, par: Par, fired: Action | None, moved: bool)
     found = [np.asarray(v) for v in residuals(model, at, par)]
     pairs = zip(rule.names, found, strict=True)
     values = {f"residual of {name}": v if v.ndim else v.item() for name, v in pairs}
-    listed = f"Residuals: {_listed(rule.names, found)}."
-    what = f"The states {where} violate an invariant of the system. {listed}"
+    words = f"Residuals: {listed(rule.names, found)}."
+    what = f"The states {where} violate an invariant of the system. {words}"
     return Explanation(what, f"Correct them, {advice}.", values)
 
 

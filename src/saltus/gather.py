@@ -7,20 +7,38 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
-_open: contextvars.ContextVar[list | None] = contextvars.ContextVar("solutions", default=None)
+try:
+    from jax.extend.core import get_opaque_trace_state
+except ImportError:  # jax before 0.9
+    from jax.core import get_opaque_trace_state
+
+
+class Seen(list):
+    """Solutions, and whether there were others that nobody outside can look at."""
+
+    def __init__(self):
+        self.trace = get_opaque_trace_state(convention="flax")
+        self.inner = False  # one was made inside a function that JAX maps, compiles or loops
+
+
+_open: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("solutions", default=None)
 
 
 def note(sol: Any) -> None:
     """Called by `solve` with everything it returns."""
     seen = _open.get()
-    if seen is not None:
+    if seen is None:
+        return
+    if get_opaque_trace_state(convention="flax") == seen.trace:
         seen.append(sol)
+    else:
+        seen.inner = True
 
 
 @contextlib.contextmanager
-def gathering() -> Iterator[list]:
+def gathering() -> Iterator[Seen]:
     """The solutions made inside, in a list."""
-    seen: list = []
+    seen = Seen()
     token = _open.set(seen)
     try:
         yield seen

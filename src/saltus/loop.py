@@ -30,6 +30,7 @@ class Spec(NamedTuple):
     stepper: Stepper
     adaptive: bool
     resolve: bool = False  # guards count in the error norm
+    rules: Any = None  # how rows are differentiated, if not by their own Jacobians
 
 
 def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:

@@ -11,7 +11,7 @@ from .checks import check_algebraic
 from .leaves import Leaves, split
 from .signals import Signal, is_signal
 from .system import HybridSystem, Instant
-from .trace import is_tracer
+from .trace import UNTRACEABLE, is_tracer, noted, untraceable
 
 
 class Parts(NamedTuple):
@@ -93,7 +93,15 @@ def _mode(system: HybridSystem, mode: Any) -> Any:
 def _signals(system: HybridSystem, p: Any) -> tuple[tuple[Signal, ...], Any]:
     if system.inputs is None:
         return (), None
-    tree = system.inputs(p) if callable(system.inputs) else system.inputs
+    tree = system.inputs
+    if callable(tree):
+        try:
+            tree = tree(p)
+        except UNTRACEABLE as error:
+            raise untraceable("inputs", error) from error
+        except Exception as error:
+            noted("inputs", error)
+            raise
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_signal)
     for leaf in leaves:
         if not is_signal(leaf):

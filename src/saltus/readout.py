@@ -199,7 +199,8 @@ def read_events(spec: Spec, tape: Tape, size: int) -> tuple:
     rows = jnp.arange(tape.kind.shape[0])
     action = action_of(tape.kind.astype(jnp.int32))
     is_event = (rows < tape.n) & is_reset(tape.kind) & own[jnp.clip(action, 0)]
-    count = jnp.sum(is_event)
+    logged = any(a.logged for a in model.actions)  # a constant sum is slow to compile
+    count = jnp.sum(is_event) if logged else jnp.zeros((), int)
     index = jnp.nonzero(is_event, size=size, fill_value=0)[0]
     valid = jnp.arange(size) < count
 

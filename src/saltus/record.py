@@ -90,7 +90,7 @@ class Counts(NamedTuple):
     evaluations: Any
     events: Any
     chain: Any  # jumps at this instant
-    bad: Any  # non-finite attempts in a row
+    bad: Any  # weight of non-finite attempts (attempt.py); odd right after one
     doubt: Any  # attempts in a row in which a guard may have hidden a crossing
     pressed: Any  # firings of this instant at a surface to which both sides lead
     touches: Any  # guards that came to zero and did not cross it

@@ -78,14 +78,14 @@ MESSAGES: dict[Result, tuple[str, str]] = {
     ),
     Result.events_accumulate: (
         "Events accumulate: the time between them shrinks geometrically to zero (Zeno).",
-        "Stop with a terminal event once the motion is small, or switch to a resting mode in the "
-        "reset.",
+        "Say how to go on from there with `Event(..., zeno=...)` (a reset to the state at rest, or "
+        "the name of a resting mode), or stop with a terminal event once the motion is small.",
     ),
     Result.resting_contact: (
         "The state rests on a guard and is pushed to its firing side, and the reset does not move "
         "it: a resting contact.",
         "Switch to a resting mode in the reset (say, hold the body still while it is pressed "
-        "against the stop).",
+        "against the stop), or give the event one: `Event(..., zeno=...)`.",
     ),
     Result.newton_failed: (
         "The equations of an implicit step could not be solved, however short the step.",
@@ -94,7 +94,8 @@ MESSAGES: dict[Result, tuple[str, str]] = {
     ),
     Result.no_consistent_state: (
         "No algebraic states that satisfy the constraint were found from the guess at hand.",
-        "Give a better guess for z in the start, or in the reset: now.replace(x=..., z=...).",
+        "Give a better guess for z in the start, or in the reset: now.replace(x=..., z=...). If "
+        "none helps, the equations may have no solution at all at this x: check them, and p.",
     ),
     Result.inconsistent: (
         "The differential states violate the constraint.",

@@ -159,6 +159,8 @@ def tangent(
     dtheta: Leaves,
 ) -> Leaves:
     """The Jacobian of the row times a tangent (M9)."""
+    if spec.rules is not None:
+        return spec.rules.tangent(spec, masks, row, s, theta, ds, dtheta)
 
     def case(fn: Callable) -> Callable:
         def go(s: Leaves, theta: Leaves, ds: Leaves, dtheta: Leaves) -> Leaves:
@@ -170,10 +172,20 @@ def tangent(
     return _choose(row, [case(fn) for fn in branches(spec, masks, row)], s, theta, ds, dtheta)
 
 
+def carried(spec: Spec, state: Leaves) -> Leaves:
+    """What an adjoint sweep takes along from the end, besides the adjoints."""
+    return () if spec.rules is None else spec.rules.carried(spec, state)
+
+
 def cotangent(
-    spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves, lam: Leaves
-) -> tuple[Leaves, Leaves]:
-    """The transposed Jacobian of the row times a cotangent (M10): (for s, for masked theta)."""
+    spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves, lam: Leaves,
+    held: Leaves = (),
+) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
+    """The transposed Jacobian of the row times a cotangent (M10).
+
+    For s, for masked theta, and what is carried on (`carried`)."""
+    if spec.rules is not None:
+        return spec.rules.cotangent(spec, masks, row, s, theta, lam, held)
     mask = masks[-1]
 
     def case(fn: Callable) -> Callable:
@@ -189,4 +201,5 @@ def cotangent(
 
         return go
 
-    return _choose(row, [case(fn) for fn in branches(spec, masks, row)], s, theta, lam)
+    cases = [case(fn) for fn in branches(spec, masks, row)]
+    return (*_choose(row, cases, s, theta, lam), held)

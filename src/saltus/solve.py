@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .arguments import check_index, count, grazing, method_of, number, times
 from .build import Built, build
 from .checkpoints import Checkpointed, in_pieces
 from .consistent import attached, begun
@@ -22,7 +23,7 @@ from .implicit import still
 from .invariants import broken
 from .leaves import Leaves
 from .loop import Spec
-from .methods import Method, Radau5, Tsit5
+from .methods import Method
 from .methods.projecting import keeping
 from .model import At, Model, Par
 from .parts import Parts, dismantle
@@ -30,7 +31,7 @@ from .primitives import Recorded, replay
 from .probe import current_probe
 from .projection import projected
 from .readout import TAYLOR, Tape, read, read_end, read_visits
-from .record import FIRE, NO_EVENT, RAISE, Knobs
+from .record import Knobs
 from .results import Result
 from .simulate import Outcome, simulate
 from .solution import Solution, Stats
@@ -38,12 +39,11 @@ from .system import HybridSystem, Instant
 from .tables import is_traced
 from .trace import is_tracer, under_jit
 from .visits import Visits, visit
+from .ways import current_way
 
 ROWS_IN_JIT = 4096
 EVENTS_IN_JIT = 256
 MANY = 1_000_000
-MOST = 2**31 - 1  # that a count can hold
-GRAZING = {"record": NO_EVENT, "ignore": NO_EVENT, "raise": RAISE, "fire": FIRE}
 
 
 def solve(
@@ -61,6 +61,7 @@ def solve(
     on_grazing: str = "record",
     resolve_guards: bool = False,
     checkpoints: int | None = None,
+    sensitivity: Any = None,
 ) -> Solution:
     """Simulate `system` from `start` to `t1` and return a differentiable `Solution`.
 
@@ -81,25 +82,29 @@ def solve(
     simulates each piece again when a derivative is taken: a long solve then needs little memory,
     and about twice the time. The event log and dense output are not kept.
 
+    Derivatives are those of the discrete solution, exact to rounding. `sensitivity=
+    saltus.continuous.Continuous()` takes the papers' continuous equations instead.
+
     Ctrl-C ends a solve within about a second with `SolveInterrupted`, a `KeyboardInterrupt` that
     carries the partial solution. Inside `jit` nothing can stop a program before it is through.
     """
-    method = _method(system, method)
-    t1 = _number("t1", t1)
+    method = method_of(system, method)
+    t1 = number("t1", t1)
     model, at, par = first_state(system, start, p, t1, repair)
-    t0 = _number("the start's t", par.theta[0])
-    ts = None if ts is None else _times(ts, t0, t1)
-    _check_index(model, method)
+    t0 = number("the start's t", par.theta[0])
+    ts = None if ts is None else times(ts, t0, t1)
+    check_index(model, method)
     adaptive = method.control.adaptive
-    spec = Spec(model, keeping(method.stepper, model), adaptive, bool(resolve_guards and adaptive))
-    capacity = ROWS_IN_JIT if max_steps is None else _count("max_steps", max_steps)
-    log_size = EVENTS_IN_JIT if max_events is None else _count("max_events", max_events)
-    knobs = _knobs(model, method, max_steps, max_events, _grazing(on_grazing))
+    resolve = bool(resolve_guards and adaptive)
+    spec = Spec(model, keeping(method.stepper, model), adaptive, resolve, current_way(sensitivity))
+    capacity = ROWS_IN_JIT if max_steps is None else count("max_steps", max_steps)
+    log_size = EVENTS_IN_JIT if max_events is None else count("max_events", max_events)
+    knobs = _knobs(model, method, max_steps, max_events, grazing(on_grazing))
     if checkpoints is None:
         outcome = _kept(model, simulate(spec, at, par, knobs, capacity), par, knobs)
         tape, visits = _tape(spec, outcome, at, par, ts)
     else:
-        rows = _count("checkpoints", checkpoints)
+        rows = count("checkpoints", checkpoints)
         outcome, tape, visits = in_pieces(spec, at, par, knobs, rows, capacity, ts)
         outcome = _kept(model, outcome, par, knobs)
     sol = _solution(system, spec, tape, outcome, ts, visits, log_size)
@@ -160,82 +165,6 @@ def first_state(
     return built.model, at, Par(theta, iota, backward)
 
 
-def _method(system: Any, method: Any) -> Method:
-    if method is None:
-        return Tsit5() if getattr(system, "constraint", None) is None else Radau5()
-    if isinstance(method, type) and issubclass(method, Method):
-        raise TypeError(
-            f"solve: method is the class {method.__name__}, expected an object. "
-            f"Write method=saltus.{method.__name__}()."
-        )
-    if not isinstance(method, Method):
-        raise TypeError(
-            f"solve: method is {method!r}, expected Tsit5(), Dopri5(), Dopri8(), Radau5() or "
-            "Rodas5P(). "
-            "Write method=saltus.Tsit5(rtol=1e-8, atol=1e-8)."
-        )
-    return method
-
-
-def _check_index(model: Model, method: Method) -> None:
-    rule = model.constraint
-    if rule is not None and rule.highest > method.highest_index:
-        worst = rule.equations[rule.index.index(rule.highest)]
-        raise ValueError(
-            f'solve: equation "{worst}" has index {rule.highest}, which {type(method).__name__} '
-            "cannot treat. Write method=saltus.Radau5(), or leave method out."
-        )
-
-
-def _number(name: str, value: Any) -> Any:
-    try:
-        value = jnp.asarray(value, dtype=jnp.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"solve: {name} is {value!r}, expected a number.") from None
-    if value.ndim:
-        raise ValueError(f"solve: {name} has shape {value.shape}, expected a number.")
-    if not is_tracer(value) and not np.isfinite(value):
-        late = "To run until something happens, give a late end and a terminal event."
-        raise ValueError(
-            f"solve: {name} is {float(value)}, expected a finite number. "
-            f"{late if name == 't1' else ''}".strip()
-        )
-    return value
-
-
-def _count(name: str, value: Any) -> int:
-    try:
-        known = not is_tracer(value) and not isinstance(value, bool) and int(value) == value
-    except (TypeError, ValueError):
-        known = False
-    if not known or not 1 <= value <= MOST:
-        raise ValueError(
-            f"solve: {name} is {value!r}, expected a whole number from 1 to {MOST} that is known "
-            "before the solve runs."
-        )
-    return int(value)
-
-
-def _times(ts: Any, t0: Any, t1: Any) -> Any:
-    """Save times, in any order, repeated or not; saved values come in the same order."""
-    ts = jnp.asarray(ts, dtype=jnp.float64)
-    if ts.ndim != 1:
-        raise ValueError(
-            f"solve: ts has shape {ts.shape}, expected one axis of times. Write "
-            "ts=jnp.linspace(t0, t1, 100), or leave ts out to save the end only."
-        )
-    if not any(is_tracer(v) for v in (ts, t0, t1)) and ts.size:
-        low, high = sorted((float(t0), float(t1)))
-        slack = 1e-12 * max(abs(low), abs(high), 1e-300)
-        outside = np.asarray(~((ts >= low - slack) & (ts <= high + slack)))  # NaN is outside, too
-        if outside.any():
-            raise ValueError(
-                f"solve: ts contains {float(ts[int(outside.argmax())])}, outside of "
-                f"[{low}, {high}]. Move t1, or drop those times."
-            )
-    return ts
-
-
 def _parameters(
     system: HybridSystem, start: Instant, p: Any, parts: Parts, built: Built, t1: Any
 ) -> tuple[Leaves, Leaves]:
@@ -243,7 +172,7 @@ def _parameters(
     ticks = []
     for tick in built.ticks:
         for value in (tick.period, tick.offset):
-            ticks.append(_number("every", value(start, p) if callable(value) else value))
+            ticks.append(number("every", value(start, p) if callable(value) else value))
     signals = [v for s in parts.signals for v in (s.times, s.values)]
     probe = current_probe()
     theta = (parts.t, t1, *parts.p, *signals, *ticks, *built.floats, probe)
@@ -285,14 +214,6 @@ def _first_tick(theta: Leaves, slot: int, backward: Any) -> Any:
     after = jnp.where(on_tick, near + 1, jnp.ceil(ratio))
     before = jnp.where(on_tick, near - 1, jnp.floor(ratio))
     return jnp.where(backward, before, after).astype(jnp.int64)
-
-
-def _grazing(word: Any) -> int:
-    if word not in GRAZING:
-        raise ValueError(
-            f"solve: on_grazing is {word!r}, expected one of {', '.join(map(repr, GRAZING))}."
-        )
-    return GRAZING[word]
 
 
 def _knobs(
@@ -350,7 +271,8 @@ def _tape(spec: Spec, outcome: Outcome, at: At, par: Par, ts: Any) -> tuple[Tape
         (end.tau, *end.w),
     )
     theta, visits = par.theta, None
-    if ts is not None and ts.size and not spec.stepper.light(spec.model):
+    inline = spec.stepper.light(spec.model) and spec.rules is None
+    if ts is not None and ts.size and not inline:
         visits = visit(spec, rows, n, end, par, ts)
         theta = (*theta, ts)
         where = (visits.row, visits.which, visits.short, *visits.aux)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from .lanes import Level, lane_shape, nest
 from .leaves import Leaves
 from .loop import Spec
-from .rowmaps import Mask, RowData, cotangent, tangent
+from .rowmaps import Mask, RowData, carried, cotangent, tangent
 
 
 class Sizes(NamedTuple):
@@ -161,16 +161,17 @@ def adjoint_sweep(sweep: Sweep, *args: Any) -> list:
     mu = no_gradient(sweep, theta, sum(sizes[:3]), shape)
 
     def lane(state: tuple, flat: list) -> tuple:
-        lam, mu = state
+        lam, mu, held = state
         states, rows, fixed, theta, _, cots, _, _ = cut(flat[1:], sizes._replace(second=0))
-        row = row_data(sweep, rows, fixed)
-        ds, dtheta = cotangent(sweep.spec, sweep.masks, row, tuple(states), tuple(theta), lam)
+        row, here = row_data(sweep, rows, fixed), tuple(states)
+        ds, dtheta, back = cotangent(sweep.spec, sweep.masks, row, here, tuple(theta), lam, held)
         k, n = flat[0], fixed[0]
+        held = tuple(jnp.where(k < n, a, b) for a, b in zip(back, here, strict=False))
         if sweep.levels or cots:  # lanes end at different rows
             ds = tuple(jnp.where(k < n, a, b) for a, b in zip(ds, lam, strict=True))
             dtheta = tuple(jnp.where(k < n, d, 0.0) for d in dtheta)
             cots = [jnp.where(k <= n, c, 0.0) for c in cots]
-        return add(ds, cots) if cots else ds, add(mu, dtheta)
+        return add(ds, cots) if cots else ds, add(mu, dtheta), held
 
     step = nest(lane, [(False, *lv[:base]) for lv in sweep.levels])
 
@@ -182,7 +183,9 @@ def adjoint_sweep(sweep: Sweep, *args: Any) -> list:
 
     last = jnp.max(fixed[0])
     first = last if cots else last - 1  # the end has a cotangent among the rows, too
-    lam, mu = jax.lax.while_loop(lambda s: s[0] >= 0, body, (first, (lam, mu)))[1]
+    ends = tuple(wide(at(v, last), j, shape, sweep.levels) for j, v in enumerate(states))
+    carry = (lam, mu, carried(sweep.spec, ends))
+    lam, mu, _ = jax.lax.while_loop(lambda s: s[0] >= 0, body, (first, carry))[1]
     return [*lam, *mu]
 
 

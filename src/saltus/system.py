@@ -11,7 +11,7 @@ import equinox as eqx
 import numpy as np
 
 from .leaves import picture
-from .trace import is_tracer
+from .trace import UNTRACEABLE, is_tracer, noted, untraceable
 
 Direction = Literal["falling", "rising", "either"]
 DIRECTIONS = {"falling": -1, "rising": 1, "either": 0}
@@ -67,27 +67,30 @@ def _values(tree: Any) -> str:
     return np.array2string(np.asarray(tree), precision=8, separator=", ")
 
 
-SAID = re.compile(r"There, now\.|Model functions are called")  # a message that is complete
+# what messages that are complete contain
+SAID = re.compile(r"There, now\.|Model functions are called|while the model is translated")
 WRONG_ARITY = re.compile(r"takes .*positional argument|missing \d+ required positional")
 
 
 def called(owner: str, fn: Callable, now: Any, p: Any) -> Any:
-    """`fn(now, p)`; mistakes in names and arguments are reported with the function's own name."""
+    """`fn(now, p)`; what goes wrong in it is reported with the function's own name."""
     try:
         return fn(now, p)
+    except UNTRACEABLE as error:
+        raise untraceable(owner, error) from error
     except (KeyError, AttributeError) as error:
         what = f"it reads {error}, which is not there" if isinstance(error, KeyError) else error
         raise ValueError(f"{owner}: {what}. {_names(now, p)}") from error
-    except TypeError as error:
-        if SAID.search(str(error)):
-            raise
-        if WRONG_ARITY.search(str(error)):
+    except Exception as error:
+        text = str(error) if isinstance(error, TypeError) and not SAID.search(str(error)) else ""
+        if WRONG_ARITY.search(text):
             raise TypeError(
                 f"{owner}: {error}. Model functions are called with (now, p): write "
                 "lambda now, p: ..., also where p is not used."
             ) from error
-        if "'NoneType' object" in str(error):
+        if "'NoneType' object" in text:
             raise TypeError(f"{owner}: {error}. {_names(now, p)}") from error
+        noted(owner, error)
         raise
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from .lanes import lane_shape, nest
 from .leaves import Leaves
 from .record import READ, approach_kind
-from .rowmaps import RowData, cotangent, tangent
+from .rowmaps import RowData, carried, cotangent, tangent
 from .sweep import Sizes, Sweep, add, at, cut, no_gradient, put, row_data, row_flags, wide
 
 
@@ -208,15 +208,17 @@ def adjoint_walk(sweep: Sweep, *args: Any) -> list:
     mu = no_gradient(sweep, path.group("theta"), path.place("theta"), path.shape)
 
     def lane(carry: tuple, flat: list) -> tuple:
-        lam, mu = carry
+        lam, mu, held = carry
         read, live, *rest = flat
         states, rows, visits, cots, coreads, fixed, theta = cut(rest, counts)
         row = _item(path, read, rows, fixed, visits)
         given = add(lam, cots) if cots else lam
         given = _choose(read, tuple(coreads), given)
-        ds, dtheta = cotangent(sweep.spec, sweep.masks, row, tuple(states), tuple(theta), given)
+        state, theta = tuple(states), tuple(theta)
+        ds, dtheta, back = cotangent(sweep.spec, sweep.masks, row, state, theta, given, held)
         lam = _choose(live, _choose(read, add(lam, ds), ds), lam)
-        return lam, add(mu, tuple(jnp.where(live, d, 0.0) for d in dtheta))
+        mu = add(mu, tuple(jnp.where(live, d, 0.0) for d in dtheta))
+        return lam, mu, _choose(live & ~read, back, held)
 
     names = "states rows visits first third fixed theta"
     counts = [getattr(sizes, name) for name in names.split()]
@@ -237,7 +239,10 @@ def adjoint_walk(sweep: Sweep, *args: Any) -> list:
         return q - 1, back, jnp.where(read, j - 1, j), carry
 
     last = jnp.max(n + count)
-    state = (last, n, count, (lam, mu))
-    lam, mu = jax.lax.while_loop(lambda s: s[0] > 0, body, state)[3]
+    ends = path.lookup("states", n)
+    if path.shared:
+        ends = [wide(v, j, path.shape, sweep.levels) for j, v in enumerate(ends)]
+    state = (last, n, count, (lam, mu, carried(sweep.spec, tuple(ends))))
+    lam, mu, _ = jax.lax.while_loop(lambda s: s[0] > 0, body, state)[3]
     cots = path.group("first")
     return [*(add(lam, [v[0] for v in cots]) if cots else lam), *mu]

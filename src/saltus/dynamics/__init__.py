@@ -4,6 +4,16 @@ from .equilibria import equilibrium
 from .linearisation import Linear, linearise
 from .newton import NotFound
 from .orbits import Orbit, orbit
-from .saltation import Jumps
+from .saltation import Jumps, Saltation, saltations
 
-__all__ = ["Jumps", "Linear", "NotFound", "Orbit", "equilibrium", "linearise", "orbit"]
+__all__ = [
+    "Jumps",
+    "Linear",
+    "NotFound",
+    "Orbit",
+    "Saltation",
+    "equilibrium",
+    "linearise",
+    "orbit",
+    "saltations",
+]

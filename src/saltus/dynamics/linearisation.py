@@ -22,7 +22,7 @@ from ..solution import Solution
 from ..system import HybridSystem, Instant
 from ..tables import is_traced, named, number, table
 from .newton import plain
-from .saltation import Jumps, jumps
+from .saltation import Jumps, saltations
 from .states import flat, local, null_space, rules, vector
 
 SHOWN = 12  # rows of a matrix in a summary
@@ -122,7 +122,7 @@ def _along(system: HybridSystem, sol: Solution, p: Any, ts: Any, inputs: Any) ->
     first = jax.tree.map(lambda v: v[0], states)
     names = _names(model, picked, first, par)
     free = np.stack([v[:, :least] for v in free])
-    return Linear(times, **matrices, tangent=free, jumps=jumps(sol), **names)
+    return Linear(times, **matrices, tangent=free, jumps=saltations(sol), **names)
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))

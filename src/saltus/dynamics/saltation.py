@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -14,8 +15,30 @@ from ..jump import Firing, approach, reset
 from ..model import Action, At, Model, Par
 from ..record import action_of, is_reset
 from ..solution import Solution
-from ..tables import number, table
+from ..tables import named, number, table
 from .states import flat, vector
+
+SHOWN = 12  # matrices that are printed
+
+
+class Saltation(eqx.Module):
+    """One event as a linear map: a small change of the state before it, and what is left after."""
+
+    t: Any
+    matrix: Any
+    event: str = eqx.field(static=True)
+    states: tuple[str, ...] = eqx.field(static=True)
+
+    def __matmul__(self, change: Any) -> Any:
+        return self.matrix @ getattr(change, "matrix", change)
+
+    def __repr__(self) -> str:
+        rows = [
+            [f"{name} +", *(number(v, 6) for v in row)]
+            for name, row in zip(self.states, np.asarray(self.matrix), strict=True)
+        ]
+        head = [f'"{self.event}" at t = {number(self.t, 8)}', *(f"{s} -" for s in self.states)]
+        return table(head, rows)
 
 
 class Jumps(eqx.Module):
@@ -24,18 +47,35 @@ class Jumps(eqx.Module):
     t: Any
     matrix: Any
     names: tuple[str, ...] = eqx.field(static=True)
+    states: tuple[str, ...] = eqx.field(static=True, default=())
 
     def __len__(self) -> int:
         return len(self.names)
 
+    def __getitem__(self, k: int) -> Saltation:
+        return Saltation(self.t[k], self.matrix[k], self.names[k], self.states)
+
+    def __iter__(self) -> Iterator[Saltation]:
+        return (self[k] for k in range(len(self)))
+
+    def of(self, event: str) -> list[Saltation]:
+        """Those of one event."""
+        return [jump for jump in self if jump.event == event]
+
     def __repr__(self) -> str:
-        rows = [[number(t, 8), name] for t, name in zip(self.t, self.names, strict=True)]
-        return f"Jumps: {len(self)} matrices\n{table(['t', 'event'], rows, left=(1,))}"
+        more = [f"... and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        shown = [repr(self[k]) for k in range(min(len(self), SHOWN))]
+        return "\n\n".join([*shown, *more]) if shown else "no events"
 
 
-def jumps(sol: Solution) -> Jumps:
-    """Every event of a solution, and every kink, as a saltation matrix (M69)."""
+def saltations(sol: Solution) -> Jumps:
+    """Every event of a solution, and every kink, as a saltation matrix (M69).
+
+    `dx+ = matrix dx-` for a small change of the state just before the event: it moves the event,
+    the state there and what the reset makes of it, all seen at one and the same time.
+    """
     model, tape = sol.spec.model, sol.tape
+    states = _state_names(sol)
     kinds = np.asarray(tape.kind)[: int(tape.n)]
     names, times, matrices = [], [], []
     for k in np.flatnonzero(is_reset(kinds)):
@@ -50,8 +90,19 @@ def jumps(sol: Solution) -> Jumps:
         matrices.append(saltation(model, action, *sides, tape.par(), member, rooted))
     if not names:
         n = sum(int(np.prod(s)) for s in model.x_shapes)
-        return Jumps(jnp.zeros(0), jnp.zeros((0, n, n)), ())
-    return Jumps(jnp.stack(times), jnp.stack(matrices), tuple(names))
+        return Jumps(jnp.zeros(0), jnp.zeros((0, n, n)), (), states)
+    return Jumps(jnp.stack(times), jnp.stack(matrices), tuple(names), states)
+
+
+def _state_names(sol: Solution) -> tuple[str, ...]:
+    """A name for every number of x."""
+    names: list[str] = []
+    for name, leaf in named(sol.last.x, "x").items():
+        if np.ndim(leaf) == 0:
+            names.append(name)
+        else:
+            names += [f"{name}{list(k)}" for k in np.ndindex(np.shape(leaf))]
+    return tuple(names)
 
 
 def saltation(

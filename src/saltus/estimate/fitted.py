@@ -16,13 +16,15 @@ from ..solution import Solution
 from ..solve import solve
 from ..tables import number, table, unit_of
 from ..trust import Certificate, certificate
-from ..trust.words import VERDICTS
+from ..trust.words import REASONS, VERDICTS
 from . import predict, sure
 from .matching import EventMatch
 from .objective import Objective
 from .runs import columns
 from .search import Search
 from .setup import Setup
+
+LOOKS = 40  # iterations of a search that are certified
 
 
 class Series(NamedTuple):
@@ -102,17 +104,23 @@ class Fit:
         return VERDICTS[max(int(c.level) for c in self.certificates)]
 
     @functools.cached_property
-    def verdicts(self) -> list[tuple[int, str]]:
-        """The verdict along the search: (iteration, verdict) of at most 40 iterations."""
-        rows = np.unique(np.linspace(0, len(self._path) - 1, 40).astype(int))
+    def doubts(self) -> list[tuple[int, dict[str, str]]]:
+        """Why gradients along the search are not to be trusted: of at most 40 iterations, evenly
+        spread, the number and every reason with its verdict (none where all is well)."""
+        rows = np.unique(np.linspace(0, len(self._path) - 1, LOOKS).astype(int))
         found = []
         for k in rows if self._path else ():
-            levels = [
-                int(certificate(sol).level)
-                for sol in self._objective.solutions(jnp.asarray(self._path[k]))
-            ]
-            found.append((int(k), VERDICTS[max(levels)]))
+            solutions = self._objective.solutions(jnp.asarray(self._path[k]))
+            levels = np.max([_levels(certificate(sol)) for sol in solutions], axis=0)
+            why = {REASONS[j]: VERDICTS[levels[j]] for j in np.flatnonzero(levels)}
+            found.append((int(k), why))
         return found
+
+    @property
+    def verdicts(self) -> list[tuple[int, str]]:
+        """The verdict along the search: (iteration, verdict) of at most 40 iterations."""
+        worst = lambda why: max(why.values(), key=VERDICTS.index, default=VERDICTS[0])
+        return [(k, worst(why)) for k, why in self.doubts]
 
     @property
     def ok(self) -> bool:
@@ -230,6 +238,13 @@ class Fit:
         from ..report import write
 
         return write(self, path)
+
+
+def _levels(cert: Certificate) -> np.ndarray:
+    """The level of each reason; a solve that failed has no other."""
+    levels = np.array(cert.levels)
+    levels[1:] *= levels[0] == 0
+    return levels
 
 
 def _deviation(sd: float) -> str:

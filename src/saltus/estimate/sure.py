@@ -19,9 +19,8 @@ from .parameters import Free
 
 LOOSE = 0.5  # a direction known worse than this (relative, one standard deviation) is weak
 EDGE = 1e-6
-NEAR_ZERO = 1e-2  # a number below this part of its scale has no relative change
 TINY = 1e-12  # singular values below this part of the largest are zero
-NEAR_ZERO = 1e-3  # changes of numbers below this part of their unit are told in units
+NEAR_ZERO = 1e-3  # numbers below this part of their unit have no relative change
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +64,8 @@ def certainty(
     with np.errstate(invalid="ignore"):
         correlation = np.where(np.isinf(np.outer(sd, sd)), np.nan, covariance / np.outer(sd, sd))
     size, unit = np.abs(values), free.units()
-    size = np.where(size > NEAR_ZERO * unit, size, np.where(unit, unit, 1.0))
+    zero = ~(size > NEAR_ZERO * unit)  # NaN, too
+    size = np.where(zero, np.where(unit, unit, 1.0), size)
     relative = j * (size / np.where(slopes == 0, 1.0, slopes))
     relative[:, held] = 0.0
     _, s, rows = np.linalg.svd(relative, full_matrices=False)
@@ -73,7 +73,7 @@ def certainty(
     rows = rows[: inside.size]
     return Certainty(
         covariance, correlation, sd, ends.min(axis=0), ends.max(axis=0), list(map(bool, held)),
-        (s, rows), weak_directions(free.names, s, rows, _told(size, values)),
+        (s, rows), weak_directions(free.names, s, rows, np.where(zero, size, np.nan)),
     )  # fmt: skip
 
 
@@ -118,43 +118,47 @@ def quantile(level: float, freedom: float | None) -> float:
     return float(scipy.special.stdtrit(max(freedom, 1.0), upper))
 
 
-def _told(size: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Changes relative to the numbers themselves from changes relative to their sizes."""
-    near_zero = np.abs(values) <= NEAR_ZERO * size
-    return np.where(near_zero, 1.0, size / np.where(near_zero, 1.0, np.abs(values)))
-
-
 def weak_directions(
-    names: list[str], s: np.ndarray, rows: np.ndarray, told: Any = 1.0
+    names: list[str], s: np.ndarray, rows: np.ndarray, absolute: Any = np.nan
 ) -> list[str]:
-    """Directions that the data hardly determine, in words; `told` makes percentages of rows."""
+    """Directions that the data hardly determine, in words.
+
+    `rows` are relative changes; of numbers with a unit in `absolute`, changes in that unit.
+    """
+    unit = np.broadcast_to(np.asarray(absolute, dtype=float), (len(names),))
     sentences = []
     for value, row in sorted(zip(s, rows, strict=True), key=lambda pair: pair[0]):
         lost = value <= TINY * s.max()
         if not lost and 1.0 / value < LOOSE:
             break
-        sentences.append(_sentence(names, row * told, np.inf if lost else 1.0 / value))
+        sentences.append(_sentence(names, row, np.inf if lost else 1.0 / value, unit))
     return sentences
 
 
-def _sentence(names: list[str], row: np.ndarray, sd: float) -> str:
+def _sentence(names: list[str], row: np.ndarray, sd: float, unit: np.ndarray) -> str:
+    """One direction; what has no percentage, being near zero, is told by how much it changes."""
     order = np.argsort(-np.abs(row))
     main = [k for k in order if abs(row[k]) > 0.2 * abs(row[order[0]])][:5]
-    held = (
-        "not at all"
-        if not np.isfinite(sd)
-        else f"only to {100 * sd:.2g} % (one standard deviation)"
-    )
-    if len(main) == 1:
-        return f"{names[main[0]]} is determined {held}."
+    main.sort(key=lambda k: bool(np.isfinite(unit[k])))  # percentages first, otherwise as before
     lead = main[0]
-    parts = [f"{names[lead]} by +10 %"] + [
-        f"{names[k]} by {10 * row[k] / row[lead]:+.2g} %" for k in main[1:]
-    ]
+
+    def change(k: int) -> str:
+        part = 0.1 * row[k] / row[lead]
+        percent = "+10 %" if k == lead else f"{100 * part:+.2g} %"
+        return f"{names[k]} by {part * unit[k]:+.2g}" if unit[k] > 0 else f"{names[k]} by {percent}"
+
+    held = f"only to {100 * sd:.2g} % (one standard deviation)"
+    if np.isfinite(unit[lead]):
+        within = "" if len(main) == 1 else f" in {names[lead]}"
+        held = f"only to {sd * abs(row[lead]) * unit[lead]:.2g}{within} (one standard deviation)"
+    if not np.isfinite(sd):
+        held = "not at all"
+    if len(main) == 1:
+        return f"{names[lead]} is determined {held}."
     words = f"{', '.join(names[k] for k in main[:-1])} and {names[main[-1]]}"
     return (
-        f"{words} trade off: changing {', '.join(parts)} together hardly changes the fit; "
-        f"this combination is determined {held}."
+        f"{words} trade off: changing {', '.join(map(change, main))} together hardly changes the "
+        f"fit; this combination is determined {held}."
     )
 
 

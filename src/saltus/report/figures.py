@@ -68,8 +68,7 @@ FIGURES = {
     "loss": Drawn(
         loss_history,
         progress.describe,
-        "Loss and norm of its gradient. Stages of the search differ in what the loss is made of, "
-        "so it is compared only within a stage.",
+        progress.caption,
     ),
     "identifiability": Drawn(
         identifiability,

@@ -63,21 +63,22 @@ def loss_history(fit: Any) -> Any:
         axes[1].xaxis.get_major_locator().set_params(integer=True)
         axes[0].set_xlim(-0.5, len(fit.history) - 0.5)
         _shade(axes, parts, len(fit.history))
-        _doubts(axes[1], fit)
+        _doubts(figure, axes[1], fit)
     return figure
 
 
-def _doubts(axis: Any, fit: Any) -> None:
-    """Iterations whose gradient is not to be trusted, marked below the curve."""
-    for verdict, colour in (("DEGRADED", GUESS), ("UNTRUSTED", ALARM)):
+def _doubts(figure: Any, axis: Any, fit: Any) -> None:
+    """Iterations whose gradient is not to be trusted, marked on the axis and named below it."""
+    for verdict, colour, mark in (("DEGRADED", GUESS, "D"), ("UNTRUSTED", ALARM, "X")):
         rows = [k for k, found in fit.verdicts if found == verdict]
         if rows:
             axis.plot(
-                rows, np.zeros(len(rows)), "s", color=colour, ms=5, clip_on=False, label=verdict,
-                transform=axis.get_xaxis_transform(), zorder=5,
+                rows, np.zeros(len(rows)), mark, color=colour, ms=6, mew=0, clip_on=False,
+                label=f"gradient {verdict}", transform=axis.get_xaxis_transform(), zorder=5,
             )  # fmt: skip
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(loc="upper right", fontsize=8)
+        axis.margins(y=0.18)  # the curve stays above the marks
+        figure.legend(loc="outside lower right", ncols=2, handlelength=1.0)
 
 
 def _shade(axes: Any, parts: list[Stage], total: int) -> None:
@@ -101,6 +102,20 @@ def _shade(axes: Any, parts: list[Stage], total: int) -> None:
             xytext=(0, 3), textcoords="offset points", rotation=turn, ha=across, va="bottom",
             color="#4a525a", fontsize=8.5, annotation_clip=False,
         )  # fmt: skip
+
+
+def caption(fit: Any) -> str:
+    """How to read the figure."""
+    words = (
+        "Loss and norm of its gradient. Stages of the search differ in what the loss is made of, "
+        "so it is compared only within a stage."
+    )
+    if all(verdict == "TRUSTED" for _, verdict in fit.verdicts):
+        return words
+    return (
+        f"{words} Marks on the lower axis: iterations whose gradient is not to be trusted; "
+        f"{len(fit.verdicts)} of {len(fit.history)} were looked at, and why is said under Trust."
+    )
 
 
 def describe(fit: Any) -> str:

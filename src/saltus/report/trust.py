@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..trust.words import ADVICE, REASONS, short
-from .canvas import counted
+from ..trust.words import ADVICE, REASONS, VERDICTS, short
+from .canvas import counted, listed
 from .markup import bullets, paragraph, section, table, text
 
 MOST = 40
+FEW = 6  # iterations that are all named
+PARTS = " Stages of the search that see only a part of the data may not have come that far."
 
 
 def trust(fit: Any) -> str:
@@ -45,12 +47,35 @@ def _nearest(cert: Any) -> float:
 
 
 def _along(fit: Any) -> str:
-    """The verdicts of the iterations in a sentence."""
+    """The verdicts of the iterations in a sentence, and the reasons of those that are doubtful."""
     counts = Counter(verdict for _, verdict in fit.verdicts)
     if not counts:
         return ""
-    total = sum(counts.values())
-    if counts["TRUSTED"] == total:
-        return paragraph("Along the search every gradient that was looked at is TRUSTED.")
-    listed = ", ".join(f"{counted(n, 'iteration')} {v}" for v, n in counts.most_common())
-    return paragraph(f"Along the search: {text(listed)}.")
+    seen, total = sum(counts.values()), len(fit.history)
+    looked = f"{seen} of {counted(total, 'iteration')} {'was' if seen == 1 else 'were'} looked at"
+    if counts["TRUSTED"] == seen:
+        return paragraph(f"Along the search {looked}: every gradient is TRUSTED.")
+    each = ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
+    return paragraph(f"Along the search {looked}: {each}. Why:") + bullets(map(text, _why(fit)))
+
+
+def _why(fit: Any) -> list[str]:
+    """Every reason along the search, and at which iterations it made what of the gradient."""
+    places: dict[str, dict[str, list[int]]] = {}
+    for k, why in fit.doubts:
+        for reason, verdict in why.items():
+            places.setdefault(reason, {}).setdefault(verdict, []).append(k)
+    return [
+        f"{_upper(reason)}: "
+        + "; ".join(f"{v} at {_numbers(found[v])}" for v in VERDICTS[::-1] if v in found)
+        + "."
+        + PARTS * (reason == REASONS[0])
+        for reason, found in sorted(places.items(), key=lambda pair: REASONS.index(pair[0]))
+    ]
+
+
+def _numbers(rows: list[int]) -> str:
+    """`iteration 3`, `iterations 3, 4 and 8`, `9 iterations (0, 1, 2, ...)`."""
+    if len(rows) > FEW:
+        return f"{len(rows)} iterations ({', '.join(map(str, rows[:3]))}, ...)"
+    return f"iteration{'s' if len(rows) > 1 else ''} {listed(map(str, rows))}"

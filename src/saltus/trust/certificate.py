@@ -70,6 +70,7 @@ class Certificate(eqx.Module):
     condition: Any  # of the equations for algebraic states, at its worst
     drift: Any  # off the constraint, in units of the tolerance
     dot: Any  # the relative difference of tangent and adjoint sweep
+    shift: Any  # how much derivatives change within the error of the solution, relative
     solution: Solution = eqx.field(repr=False)
     kinks: tuple[Kink, ...] = eqx.field(static=True, default=())
     names: tuple[str, ...] = eqx.field(static=True, default=())
@@ -108,6 +109,13 @@ class Certificate(eqx.Module):
         the start depends on p, use `saltus.certify(loss, p)`.
         """
         return radius(self.margins, moved(self.solution, direction))
+
+    def one_sided(self, direction: Any) -> Any:
+        """Only a loss has one-sided derivatives: see `saltus.certify`."""
+        raise AttributeError(
+            "sol.certificate: one-sided derivatives are those of a loss. "
+            "Write saltus.certify(loss, p).one_sided(direction)."
+        )
 
     def __repr__(self) -> str:
         return report(self)
@@ -156,8 +164,9 @@ def certificate(sol: Solution) -> Certificate:
     names, labels = _names(sol)
     return Certificate(
         sol.result, jnp.max(levels), levels, events, guards, found.margins,
-        jnp.min(found.margins.order, initial=INF), jnp.min(found.saves), found.margins.end[0], most,
-        EPS * most, equations.condition, equations.drift, grown.dot, sol, kinks, names, labels,
+        jnp.min(found.margins.order, initial=INF), jnp.min(jnp.abs(found.saves)),
+        found.margins.end[0], most, EPS * most, equations.condition, equations.drift, grown.dot,
+        grown.shift, sol, kinks, names, labels,
     )  # fmt: skip
 
 
@@ -232,6 +241,11 @@ def _guards(sol: Solution, found: Measured, grown: Growth) -> GuardTrust:
     return GuardTrust(pick(near), times[place], unsure)
 
 
+def _above(value: Any, limit: Any) -> Any:
+    """Also where the value is not a number."""
+    return ~(value <= limit)
+
+
 def _level(bad: Any, worse: Any) -> Any:
     return jnp.where(worse, UNTRUSTED, jnp.where(bad, DEGRADED, TRUSTED)).astype(jnp.int32)
 
@@ -258,7 +272,7 @@ def _levels(
     times = events.t - sol.tape.theta[0]
     saved = _met(sol, matters, moves, _to_saves(sol, times), late)
     ended = jnp.abs(times - sol.tape.theta[1] + sol.tape.theta[0])
-    ended = _met(sol, matters, moves, ended, late) | (grown.planned <= late)
+    ended = _met(sol, matters, moves, ended, late) | (grown.planned <= jnp.max(late, initial=0.0))
     going = sol.result != int(Result.terminated)
     end = jax.tree.map(lambda v: jnp.take(v, sol.tape.n, axis=0), found.seen)
     open_end = end.active & (end.slope != 0)
@@ -267,29 +281,29 @@ def _levels(
     carried = jnp.any(m.chain < CLOSE * unsure[1:]) | jnp.any(m.first < CLOSE * unsure[0])
     levels = [
         _level(no, sol.result > int(Result.terminated)),
-        _level(no, (sol.stats.touches > 0) & watching),
-        _level((near < 100) & watching, (near < CLOSE) & watching),
+        _level(sol.stats.touches > 0, (sol.stats.touches > 0) & watching),
+        _level(near < 100, (near < CLOSE) & watching),
         _level(no, found.unseen),
-        _level(worst > jnp.maximum(100 * rtol, 1e-12), worst > 0.1),
+        _level(_above(worst, jnp.maximum(100 * rtol, 1e-12)), _above(worst, 0.1)),
         order,
         _level(no, saved),
         _level(no, (ended | beyond) & going),
         _level(no, carried),
-        _level(rtol * most > 1e-4, rtol * most > 0.1),
-        _level(grown.shift > jnp.maximum(100 * rtol, 1e-12), grown.shift > 0.1),
-        _level(equations.condition > 1e8, equations.condition > 1e12),
-        _level(equations.drift > 100, no),
         _level(kinks[0], kinks[1] > 1e-6),
-        _level(grown.dot > 1e-10, grown.dot > 1e-7),
+        _level(_above(rtol * most, 1e-4), _above(rtol * most, 0.1)),
+        _level(_above(grown.shift, jnp.maximum(100 * rtol, 1e-12)), _above(grown.shift, 0.1)),
+        _level(equations.condition > 1e8, equations.condition > 1e12),
+        _level(_above(equations.drift, 100), ~jnp.isfinite(equations.drift)),
+        _level(_above(grown.dot, 1e-10), _above(grown.dot, 1e-7)),
     ]
     return jnp.stack(levels), most
 
 
 def _late(sol: Solution, events: EventTrust) -> Any:
-    """The largest uncertainty of an event's time."""
+    """How uncertain the time of each event is, generously."""
     span = jnp.abs(sol.tape.theta[1] - sol.tape.theta[0])
     late = jnp.where(events.rooted, events.uncertainty, 0.0)
-    return CLOSE * jnp.max(late, initial=0.0) + 8 * EPS * span
+    return CLOSE * late + 8 * EPS * span
 
 
 def _met(sol: Solution, matters: Any, moves: Any, gap: Any, late: Any) -> Any:
@@ -312,12 +326,12 @@ def _simultaneous(sol: Solution, found: Measured, events: EventTrust) -> Any:
     """Events of one instant: harmless where their order does not matter (M76)."""
     gap, rooted = found.margins.order, found.rows.rooted
     if is_traced(sol):
-        close = rooted[:-1] & (gap <= _late(sol, events))
+        close = rooted[:-1] & (gap <= jnp.max(_late(sol, events), initial=0.0))
         return _level(jnp.zeros((), bool), jnp.any(close))  # whether they commute is not known
     gap, rooted = np.asarray(gap), np.asarray(rooted)
     if not np.any(np.isfinite(gap)):
         return jnp.zeros((), jnp.int32)
-    late = float(_late(sol, events))
+    late = float(jnp.max(_late(sol, events), initial=0.0))
     places = np.flatnonzero(rooted)
     for k in np.flatnonzero(rooted[:-1] & (gap <= late)):
         before = places[places < k]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -37,6 +37,7 @@ class LossCertificate(eqx.Module):
     certificates: tuple[Certificate, ...]
     dot: Any  # the relative difference of forward and reverse derivative of the loss
     differences: Differences | None
+    sides: OneSided | None  # derivatives along the gradient from both sides; not inside `jit`
     p: Any = eqx.field(repr=False)
     loss: Callable = eqx.field(static=True, repr=False)
 
@@ -59,7 +60,12 @@ class LossCertificate(eqx.Module):
             found.append("forward and reverse derivative of the loss disagree")
         if self.differences is not None and self.differences.disagree:
             found.append("finite differences disagree with the gradient")
+        if self.differences is not None and not self.differences.valid:
+            found.append("finite differences change the sequence of events at every step")
         ordered = sorted(self.certificates, key=lambda c: -int(c.level))
+        explained = bool(found) or any(int(c.level) == 2 for c in ordered)
+        if not explained and self.sides is not None and not _smooth(self.sides, ordered):
+            found.append("derivatives from both sides differ: the loss jumps or bends here")
         return tuple(dict.fromkeys([*found, *(r for c in ordered for r in c.reasons)]))
 
     @property
@@ -76,7 +82,7 @@ class LossCertificate(eqx.Module):
 
     def reach(self, direction: Any) -> Reach:
         """The same, and until an event that changes something passes a save time."""
-        return _reach(self.loss, self.p, _like(self.p, direction, "reach"))
+        return _reach(self.loss, self.p, _like(self.p, direction, "trust_radius"))
 
     def one_sided(self, direction: Any) -> OneSided:
         """The derivatives of the loss along `direction` from either side.
@@ -138,20 +144,48 @@ def certify(loss: Callable[[Any], Any], p: Any, *, differences: bool = False) ->
     certificates = tuple(certificate(s) for s in sols)
     dot = _dot(plain, p, gradient)
     finite = jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(gradient)]).all()
-    levels = [jnp.max(c.level) for c in certificates]
+    levels: list[Any] = [jnp.max(c.level) for c in certificates]
     levels.append(jnp.where(finite & (dot <= DOT), 0, 2))
-    check = None
+    check = sides = None
+    if not is_traced((value, gradient)):
+        sides = _sides(plain, p, gradient)
+        levels.append(0 if sides is None or _smooth(sides, certificates) else 2)
     if differences:
         check = checked(plain, p, gradient)
-        levels.append(jnp.asarray(2 if check.disagree else 0))
+        levels.append(2 if check.disagree else 0 if check.valid else 1)
     level = jnp.max(jnp.stack([jnp.asarray(v, jnp.int32) for v in levels]))
-    return LossCertificate(value, gradient, level, certificates, dot, check, p, plain)
+    return LossCertificate(value, gradient, level, certificates, dot, check, sides, p, plain)
+
+
+def _sides(loss: Callable, p: Any, gradient: Any) -> OneSided | None:
+    """The derivatives along the gradient from both sides: kinks of resets, outputs and the loss."""
+    if not all(np.all(np.isfinite(v)) for v in jax.tree.leaves(gradient)):
+        return None
+    down = _downhill(p, gradient)
+    if down is None:  # the gradient vanishes, or p does
+        down = jax.tree.map(lambda v: jnp.where(v == 0, 1.0, v), p)
+    return one_sided(loss, p, down)
+
+
+def _smooth(sides: OneSided, certificates: Sequence[Certificate]) -> bool:
+    """Whether both sides agree, as far as step sizes that change with p allow."""
+    rtol = max(float(np.max(np.asarray(c.solution.tolerance[0]))) for c in certificates)
+    size = max(abs(sides.left), abs(sides.right), 1e-300)
+    bends = abs(sides.left - sides.right) > max(1e-5, 1e3 * rtol) * size
+    jumps = abs(sides.jump) > 1e3 * rtol * max(abs(sides.value), size)
+    return not (bends or jumps)
 
 
 def _watched(loss: Callable, p: Any) -> tuple[Any, tuple[Solution, ...]]:
     """The loss, and the solutions that it made."""
     with gathering() as sols:
         value = scalar(loss(p), "certify")
+    if sols.inner:
+        raise ValueError(
+            "certify: a solve happens inside jax.vmap, jax.jit or a loop of JAX, where nobody can "
+            "look at it. Pass a loss without that; of a batch, certify one member at a time: "
+            "[saltus.certify(loss_of_one, q) for q in ...]."
+        )
     if not sols:
         raise ValueError(
             "certify: the loss did not call saltus.solve, or calls it inside a function that was "
@@ -184,7 +218,7 @@ def _reach(loss: Callable, p: Any, direction: Any) -> Reach:
     (now, saves), (change, moved) = jax.jvp(run, (p,), (direction,))
     events = [radius(a, b) for a, b in zip(now, change, strict=True)]
     times = [
-        jnp.min(jnp.where(b != 0, a / jnp.where(b != 0, jnp.abs(b), 1.0), INF), initial=INF)
+        jnp.min(jnp.abs(jnp.where(b != 0, a / jnp.where(b != 0, b, 1.0), INF)), initial=INF)
         for a, b in zip(saves, moved, strict=True)
     ]
     least = functools.partial(functools.reduce, jnp.minimum)

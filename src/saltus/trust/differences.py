@@ -21,6 +21,7 @@ class OneSided(NamedTuple):
     left: float  # the limit of the derivative from behind
     right: float  # ... and from ahead
     jump: float  # of the loss, from left to right
+    value: float = 0.0  # of the loss, on the left
 
     @property
     def agree(self) -> bool:
@@ -102,7 +103,7 @@ def one_sided(loss: Callable, p: Any, direction: Any) -> OneSided:
         return near[0] - step * 0.5 * (slope + near[1]), slope
 
     (below, left), (above, right) = side(-1.0), side(1.0)
-    return OneSided(left, right, above - below)
+    return OneSided(left, right, above - below, below)
 
 
 def checked(loss: Callable, p: Any, gradient: Any) -> Differences:
@@ -110,7 +111,11 @@ def checked(loss: Callable, p: Any, gradient: Any) -> Differences:
     scale = jax.tree.map(lambda v: abs(v) + 1e-3 * (v == 0), p)
     direction = jax.tree.map(lambda g, s: np.sign(np.asarray(g)) * s, gradient, scale)
     pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
-    slope = float(sum(np.sum(np.asarray(g) * d) for g, d in pairs))
+    return difference(loss, p, direction, float(sum(np.sum(np.asarray(g) * d) for g, d in pairs)))
+
+
+def difference(loss: Callable, p: Any, direction: Any, slope: float) -> Differences:
+    """The same along any direction, as large as the parameters, with that derivative."""
 
     def value(length: float) -> tuple[float, tuple]:
         with gathering() as sols:

@@ -19,6 +19,7 @@ from ..model import At, Model, Par
 from ..record import FLOW, action_of, is_reset
 from ..solution import Solution
 from .outline import Edge, Outline, edges, outline, value_at
+from .samples import dips
 
 INF = jnp.inf
 EPS = float(jnp.finfo(jnp.float64).eps)
@@ -175,22 +176,25 @@ def margins(sol: Solution, seen: Watched, rows: Fired, found: Between) -> Margin
     after = rows.event[:-1, None] & seen.active[1:] & ~rows.own[:-1]
     size = jnp.abs(seen.value[1:])
     chain = jnp.where(after & (size > seen.tiny[1:]), size, INF)
-    last = _ahead(jax.tree.map(lambda v: jnp.take(v, n, axis=0), seen), tape.backward)
+    end = jax.tree.map(lambda v: jnp.take(v, n, axis=0), seen)
+    fresh = jnp.any(rows.own & (rows.t == tape.end.tau)[:, None], axis=0)  # fired right at the end
+    last = _ahead(end, tape.backward, still(fresh))
     first = jnp.abs(seen.value[0])
     first = jnp.where(seen.active[0] & (first > seen.tiny[0]), first, INF)
     return Margins(near, depth[:-1], order[:-1], chain, first, last, _to_end(sol, rows))
 
 
-def _ahead(end: Watched, backward: Any) -> Any:
+def _ahead(end: Watched, backward: Any, fired: Any) -> Any:
     """The time after the end at which a guard would reach zero, or its distance from there."""
-    side = still(jnp.sign(end.value))
+    way, zero = jnp.where(backward, -1.0, 1.0), jnp.abs(end.value) <= end.tiny
+    side = still(jnp.where(zero, -jnp.sign(end.slope) * way, jnp.sign(end.value)))
     value, bend = side * end.value, side * end.bend
-    slope = side * end.slope * jnp.where(backward, -1.0, 1.0)
+    slope = side * end.slope * way
     inner = slope * slope - 2 * value * bend
     coming = still((inner > 0) & (jnp.sqrt(jnp.maximum(inner, 0.0)) > slope))
     root = jnp.sqrt(jnp.where(coming, inner, 1.0)) - slope
     time = 2 * value / jnp.where(coming, root, 1.0)
-    known = still(end.active & (jnp.abs(end.value) > end.tiny))
+    known = still(end.active & (~zero | ((end.slope != 0) & ~fired)))
     return jnp.where(known, jnp.where(coming, time, value), INF)
 
 
@@ -231,7 +235,9 @@ def _unseen(sol: Solution, found: Between) -> Any:
     way = way * jnp.where(sol.tape.backward, -1, 1)
     falls, rises = found.shape.falls, found.shape.rises
     bad = jnp.where(way < 0, falls, jnp.where(way > 0, rises, falls | rises))
-    return jnp.any(bad & found.valid)
+    held, left, right = still((sol, found.left, found.right))
+    hidden = dips(held, left, right, flat_guards)
+    return jnp.any((bad | hidden) & found.valid)
 
 
 def _order(rows: Fired) -> Any:
@@ -247,18 +253,18 @@ def _order(rows: Fired) -> Any:
 
 def _to_end(sol: Solution, rows: Fired) -> Any:
     """From the last event to the end, in time."""
-    t1 = sol.tape.theta[1] - sol.tape.theta[0]
-    gap = jnp.where(rows.rooted, jnp.abs(t1 - rows.t), INF)
+    left = sol.tape.theta[1] - sol.tape.theta[0] - rows.t
+    gap = jnp.where(rows.rooted, jnp.where(sol.tape.backward, -left, left), INF)
     return jnp.min(gap)[None]
 
 
 def saves(sol: Solution, rows: Fired) -> Any:
-    """From each event with a time of its own to the nearest save time."""
-    if jnp.ndim(sol.t) == 0:
+    """From each event with a time of its own to the nearest save time; the sign says which way."""
+    if jnp.ndim(sol.t) == 0 or sol.t.shape[0] == 0:
         return jnp.full(rows.t.shape, INF)
     ts = sol.t - sol.tape.theta[0]
-    gap = jnp.min(jnp.abs(rows.t[:, None] - ts[None, :]), axis=1)
-    return jnp.where(rows.rooted, gap, INF)
+    nearest = still(jnp.argmin(jnp.abs(rows.t[:, None] - ts[None, :]), axis=1))
+    return jnp.where(rows.rooted, ts[nearest] - rows.t, INF)
 
 
 class Measured(NamedTuple):

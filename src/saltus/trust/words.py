@@ -19,11 +19,11 @@ REASONS = (
     "an event at a saved time",
     "an event at the end",
     "a guard is within the error of zero where the solve starts or after a reset",
+    "the model has a hidden kink",
     "errors grow along the solution",
     "derivatives change within the error of the solution",
     "the equations for algebraic states are ill-conditioned",
     "the constraint is not kept",
-    "the flow has a hidden kink",
     "tangent and adjoint sweep disagree",
 )
 ADVICE = (
@@ -36,12 +36,12 @@ ADVICE = (
     "Saved values jump or bend there: move the save time, or use a loss that is an integral.",
     "Values at the end jump or bend there: move t1, or use a loss that is an integral.",
     "Whether it fires is not decided: tighten rtol and atol.",
+    "Make it an event: saltus.when(condition, a, b).",
     "Shorten the time span, or tighten rtol and atol.",
-    "The model is strongly bent here (a root or a logarithm near zero?), or at rest, so that the "
-    "steps grow too long for the derivatives: tighten rtol and atol, or give max_step=.",
+    "The model bends strongly here, or rests, so that the steps are too long for the derivatives: "
+    "tighten rtol and atol, or write method=saltus.Tsit5(max_step=...).",
     "Look for a singular point near the trajectory.",
     "Tighten rtol and atol, or give invariant=.",
-    "Make it an event: saltus.when(condition, a, b).",
     "This should not happen: please report it with the model.",
 )
 MOST = 12  # events that are listed
@@ -112,8 +112,8 @@ def _numbers(cert: Any) -> list[str]:
     lines = [
         f"  shortest times: between events {short(cert.order)}, to a save time "
         f"{short(cert.saves)}, to the end {short(cert.end)}",
-        f"  errors grow by {short(cert.growth)}, noise floor {short(cert.floor)}, tangent and "
-        f"adjoint differ by {short(cert.dot)}",
+        f"  errors grow by {short(cert.growth)}, derivatives are good to {short(cert.shift)}, "
+        f"noise floor {short(cert.floor)}, tangent and adjoint differ by {short(cert.dot)}",
     ]
     if float(cert.condition) > 0:
         lines.append(

@@ -1,0 +1,7 @@
+"""Derivatives by the papers' continuous forward and adjoint equations."""
+
+from .api import adjoint, drift, forward, hessian, hvp
+from .multipliers import Adjoints, adjoints
+from .rules import Continuous
+
+__all__ = ["Adjoints", "Continuous", "adjoint", "adjoints", "drift", "forward", "hessian", "hvp"]

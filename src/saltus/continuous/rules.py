@@ -1,0 +1,119 @@
+"""How a row is differentiated by continuous methods: rules that take the place of the sweeps' own.
+
+Between jumps, tangents follow the variational equations and adjoints the adjoint equations, each
+integrated with an error control of its own (M81, M82). At jumps they follow explicit transition
+formulas (M83, M84). Everything that a solution offers, values at save times, integrals, event times
+and states at events, is made of such rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..leaves import Leaves
+from ..loop import Spec
+from ..rowmaps import Mask, RowData, branches, spread
+from .adjoints import flow_adjoint, transposed
+from .fields import arrival, explicit, late_by_guard, late_by_time
+from .tangents import flow_tangent
+
+VARIANTS = ("interpolating", "quadrature", "backsolve")
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuous:
+    """Derivatives by continuous forward and adjoint equations instead of the sweeps.
+
+    `rtol` is the tolerance of tangents and adjoints, relative to their own size. `variant` says how
+    the adjoint equations get the states: "interpolating" reads them from the dense solution and
+    integrates the gradient along; "quadrature" integrates the adjoints alone and sums the gradient
+    up; "backsolve" integrates the states backward together with the adjoints, from jump to jump.
+    """
+
+    variant: str = "interpolating"
+    rtol: float = 1e-10
+
+    def __post_init__(self):
+        if self.variant not in VARIANTS:
+            raise ValueError(
+                f"Continuous: variant is {self.variant!r}, expected one of "
+                f"{', '.join(map(repr, VARIANTS))}."
+            )
+        if not 1e-14 <= self.rtol <= 0.1:
+            raise ValueError(f"Continuous: rtol is {self.rtol}, expected 1e-14 to 0.1.")
+
+    def carried(self, spec: Spec, state: Leaves) -> Leaves:
+        """What an adjoint sweep takes along with the adjoints, from the end."""
+        if self.variant != "backsolve":
+            return ()
+        if not explicit(spec):
+            raise ValueError(
+                f'Continuous: variant="backsolve" integrates backward with an explicit method, '
+                f"which does not suit {spec.stepper.name}, a method for stiff systems and "
+                'constraints. Write variant="interpolating", or method=saltus.Tsit5().'
+            )
+        return state
+
+    def tangent(
+        self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
+        ds: Leaves, dtheta: Leaves,
+    ) -> Leaves:  # fmt: skip
+        """The tangent at the end of a row (M81, M83)."""
+        full = spread(dtheta, theta, masks[-1])
+        flow = lambda: flow_tangent(self.rtol, spec, masks, row, s, theta, ds, full)
+        cases: list[Callable] = [flow]
+        for there, fn in _jumps(spec, masks, row):
+            cases.append(lambda there=there: there(s, theta, ds, full))
+            if fn is not None:
+                cases.append(lambda fn=fn: jax.jvp(fn, (s, theta), (ds, full))[1])
+        return _choose(row, cases)
+
+    def cotangent(
+        self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
+        lam: Leaves, held: Leaves,
+    ) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
+        """Adjoints at the start of a row, what it adds to the gradient, and what is carried on."""
+        flow = lambda: flow_adjoint(self, spec, masks, row, s, theta, lam, held)
+        kept = s if held else ()
+        cases: list[Callable] = [flow]
+        for there, fn in _jumps(spec, masks, row):
+            cases.append(lambda there=there: (*transposed(there, masks[-1], s, theta, lam), kept))
+            if fn is not None:
+                cases.append(lambda fn=fn: (*_pulled(fn, masks[-1], s, theta, lam), kept))
+        return _choose(row, cases)
+
+
+def _choose(row: RowData, cases: list[Callable]) -> Any:
+    """By kind; the last one is the approach of the stop, and short excursions stop elsewhere."""
+    return jax.lax.switch(jnp.clip(row.kind, 0, len(cases) - 1), cases)
+
+
+def _jumps(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> list[tuple[Callable, Any]]:
+    """For each action the transition up to it, and its reset; the stop has none."""
+    maps, found = branches(spec, masks, row), []
+    for k, action in enumerate(spec.model.actions):
+        if action.kind == "guard":
+            late = late_by_guard(spec, k, row, len(masks))
+        else:
+            late = late_by_time(spec, k, row)
+        reset = maps[2 + 2 * k] if 2 + 2 * k < len(maps) else None
+        found.append((arrival(spec, masks, row, late), reset))
+    return found
+
+
+def _pulled(
+    fn: Callable, mask: Mask, s: Leaves, theta: Leaves, lam: Leaves
+) -> tuple[Leaves, Leaves]:
+    """The transposed Jacobian of a reset."""
+    used = tuple(v for v, u in zip(theta, mask, strict=True) if u)
+
+    def of_used(s: Leaves, used: Leaves) -> Leaves:
+        it = iter(used)
+        return fn(s, tuple(next(it) if u else v for v, u in zip(theta, mask, strict=True)))
+
+    return jax.vjp(of_used, s, used)[1](lam)

@@ -1,0 +1,28 @@
+"""Which way of differentiation a solve uses: its own, or one that is asked for from outside.
+
+What is asked for is part of what JAX compares before it takes a compiled function from its cache:
+functions under `jit` are traced anew for every way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+_OWN = "own"  # as `solve` was told
+_asked = jax.make_user_context(_OWN)
+
+
+def current_way(given: Any) -> Any:
+    """The way of a solve that was given `given`."""
+    return given if _asked.value == _OWN else _asked.value
+
+
+@contextlib.contextmanager
+def asking(way: Any) -> Iterator[None]:
+    """All solves inside are differentiated in this way (`None`: by the sweeps)."""
+    with _asked(way):
+        yield

@@ -1,0 +1,233 @@
+"""Continuous forward and adjoint equations against references, and against the sweeps.
+
+Gradients at rtol = 1e-10 of the continuous equations and of the solve are held to 1e-6, relative to
+the largest entry, as in the tests of the sweeps (there 1e-8).
+"""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import saltus
+from dae_problems import DAE_PROBLEMS, dae_problem
+from problems import PROBLEMS, data, problem
+from saltus import Event, HybridSystem, Instant, Radau5, Tsit5, continuous, solve
+from saltus.continuous import Continuous
+
+GRADIENT = 1e-6
+TSIT, RADAU = Tsit5(rtol=1e-10, atol=1e-10), Radau5(rtol=1e-10, atol=1e-10)
+VARIANTS = ("interpolating", "quadrature", "backsolve")
+WAYS = {"forward": jax.jacfwd, **dict.fromkeys(VARIANTS, jax.jacrev)}
+
+QUICK = {("simple_hybrid_ode", way) for way in WAYS} | {
+    ("kicked_ball", "interpolating"), ("memory", "interpolating"),
+    ("nested_chain", "forward"), ("sampled_controller", "interpolating"),
+    ("two_rates", "interpolating"), ("memory_of_z", "forward"),
+}  # fmt: skip
+SKIPPED = {"hysteresis", "cauer", "cauer_start"}  # those have tests of their own
+
+
+def cases():
+    ways = {**dict.fromkeys(PROBLEMS, tuple(WAYS))}
+    ways |= {n: ("forward", "interpolating") for n in DAE_PROBLEMS if n not in SKIPPED}
+    for name, these in ways.items():
+        for way in these:
+            marks = [] if (name, way) in QUICK else [pytest.mark.slow]
+            yield pytest.param(name, way, marks=marks)
+
+
+def worst(case, jacobian):
+    """The largest error of a gradient, relative to its largest entry or to y / p."""
+    out = {}
+    for y, exact in case.exact.gradients.items():
+        floor = abs(case.exact.values[y]) / max(map(abs, case.p.values()))
+        size = max([floor, *(abs(v) for v in exact.values())]) or 1.0
+        out[y] = max(abs(float(jacobian[y][k]) - v) / size for k, v in exact.items())
+    return {y: e for y, e in out.items() if not e <= GRADIENT}
+
+
+def jacobian(case, way, method):
+    variant = "interpolating" if way == "forward" else way
+    wanted = case.exact.gradients
+
+    def outputs(p):
+        found = case.evaluate(p, method=method, sensitivity=Continuous(variant))
+        return {y: found[y] for y in wanted}
+
+    return jax.jit(WAYS[way](outputs))({k: jnp.asarray(v) for k, v in case.p.items()})
+
+
+@pytest.mark.parametrize("name, way", list(cases()))
+def test_gradients_agree_with_the_reference(name, way):
+    case, method = (problem(name), TSIT) if name in PROBLEMS else (dae_problem(name), RADAU)
+    assert worst(case, jacobian(case, way, method)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["forward", "interpolating", "quadrature"])
+def test_memory_is_carried_along_as_in_algorithm_1(way):
+    """P2: 19 reversals whose memory of u and z is differentiated."""
+    case = dae_problem("hysteresis")
+    assert worst(case, jacobian(case, way, TSIT)) == {}
+
+
+# -- adjoint variables -----------------------------------------------------------------------------
+
+
+def test_adjoints_jump_as_in_the_paper():
+    """P1: lambda before and after each switch, with the sign of the paper's equations."""
+    sol = problem("simple_hybrid_ode").solve(method=TSIT)
+    found = continuous.adjoints(lambda s: s.integral, sol)
+    exact = data("papers")["problems"]["P1"]["extra"]["adjoint_lambda_plus_minus_(t3,t2,t1)"]
+    lam, places = found.lam["x"], np.flatnonzero(found.jump)[:3]
+    pairs = [(-lam[k + 1], -lam[k]) for k in places[::-1]]
+    np.testing.assert_allclose(pairs, np.array(exact, float), rtol=1e-7)
+
+
+BALL = HybridSystem(
+    lambda now, p: {"h": now.x["v"], "v": -p["g"] - p["c"] * now.x["v"]},
+    rate=lambda now, p: {"work": now.x["h"] ** 2},
+    events=[
+        Event(
+            "bounce",
+            lambda now, p: now.x["h"],
+            reset=lambda now, p: now.replace(x={**now.x, "v": -p["e"] * now.x["v"]}),
+        )
+    ],
+)
+P = {"g": 9.81, "c": 0.05, "e": 0.8, "h": 1.0}
+
+
+def everything(p, **options):
+    """Final state, integral, an event time, saved values."""
+    start = Instant(t=0.0, x={"h": p["h"], "v": 0.0})
+    ts = jnp.array([0.3, 1.0, 1.7])
+    sol = solve(BALL, start, p, 2.0, ts=ts, method=Tsit5(rtol=1e-11, atol=1e-11), **options)
+    return (
+        sol.final.x["h"] + sol.integral["work"] + sol.events.t[1] + jnp.sum(sol.y["v"] ** 2)
+        + sol.events.before.x["v"][0]
+    )  # fmt: skip
+
+
+@cache
+def by_sweeps():
+    return jax.grad(everything)(P), jax.hessian(everything)(P)
+
+
+def gap(a, b):
+    return max(
+        float(jnp.max(jnp.abs(u - v))) for u, v in zip(*map(jax.tree.leaves, (a, b)), strict=True)
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kind_of_loss_has_the_gradient_of_the_sweeps(variant):
+    value, gradient = continuous.adjoint(everything, P, variant=variant)
+    assert float(value) == float(everything(P))
+    assert gap(gradient, by_sweeps()[0]) < 1e-9
+
+
+def test_forward_is_the_jacobian_of_any_pytree():
+    got = continuous.forward(lambda p: {"all": everything(p), "p": p["g"] ** 2}, P)
+    assert gap(got["all"], by_sweeps()[0]) < 1e-9
+    assert float(got["p"]["g"]) == pytest.approx(2 * P["g"])
+
+
+def test_forward_over_adjoint_gives_the_hessian_of_the_sweeps():
+    """With save times, event times and states before events in the loss."""
+    hessian = continuous.hessian(everything, P)
+    assert gap(hessian, by_sweeps()[1]) < 1e-7
+    column = {"g": 0.0, "c": 0.0, "e": 1.0, "h": 0.0}
+    assert gap(continuous.hvp(everything, P, column), {k: hessian[k]["e"] for k in P}) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["quadrature", "backsolve"])
+def test_hessians_of_the_other_variants(variant):
+    assert gap(continuous.hessian(everything, P, variant=variant), by_sweeps()[1]) < 1e-7
+
+
+def test_it_works_under_jit_and_vmap_and_leaves_no_trace():
+    """A compiled loss is not taken from the cache of another way."""
+    loss = jax.jit(everything)
+    plain = jax.grad(loss)(P)
+    lanes = jax.tree.map(lambda v: jnp.stack([v, 1.01 * v]), jax.tree.map(jnp.asarray, P))
+    way = lambda p: jax.grad(lambda q: everything(q, sensitivity=Continuous()))(p)
+    together = jax.jit(jax.vmap(way))(lanes)
+    assert gap(jax.tree.map(lambda v: v[0], together), plain) < 1e-9
+    _, other = continuous.adjoint(loss, P)
+    assert 0 < gap(other, plain) < 1e-9
+    assert gap(jax.grad(loss)(P), plain) == 0
+
+
+# -- what can go wrong -----------------------------------------------------------------------------
+
+RELAXES = HybridSystem(lambda now, p: {"x": -p * (now.x["x"] - jnp.cos(now.t))})
+
+
+def relaxed(p):
+    return solve(RELAXES, Instant(t=0.0, x={"x": 0.0}), p, 3.0).final.x["x"]
+
+
+def test_backsolve_warns_where_states_come_back_elsewhere():
+    with pytest.warns(RuntimeWarning, match="come back"):
+        continuous.adjoint(relaxed, 20.0, variant="backsolve")
+    _, right = continuous.adjoint(relaxed, 20.0)
+    assert float(right) == pytest.approx(float(jax.grad(relaxed)(20.0)), rel=1e-5)
+
+
+def test_backsolve_stays_silent_on_a_ball():
+    sol = solve(BALL, Instant(t=0.0, x={"h": 1.0, "v": 0.0}), P, 2.0, method=TSIT)
+    assert continuous.drift(Continuous("backsolve"), sol) < 100
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match=r"did not call saltus\.solve"):
+        continuous.adjoint(lambda p: p**2, 1.0)
+    with pytest.raises(ValueError, match="interpolating"):
+        Continuous("backward")
+    with pytest.raises(ValueError, match="rtol"):
+        Continuous(rtol=0.0)
+    stiff = lambda p: solve(RELAXES, Instant(t=0.0, x={"x": 0.0}), p, 1.0, method=Radau5()).final.x[
+        "x"
+    ]
+    with pytest.raises(ValueError, match="backsolve"):
+        continuous.adjoint(stiff, 1.0, variant="backsolve")
+
+
+# -- side by side ----------------------------------------------------------------------------------
+
+
+def test_compare_shows_every_way_and_says_that_they_agree():
+    loss = lambda p: solve(BALL, Instant(t=0.0, x={"h": p["h"], "v": 0.0}), p, 1.0).final.x["h"]
+    found = saltus.compare(loss, P)
+    assert found.agree and found["continuous forward"].off < 1e-6
+    assert {w.name for w in found.ways} >= {"adjoint sweep", "tangent sweep", "finite differences"}
+    assert all(w.seconds > 0 for w in found.ways)
+    for word in ("method", "off", "MB", "backsolve", "All agree"):
+        assert word in repr(found)
+
+
+def test_compare_says_which_disagree_and_why():
+    found = saltus.compare(relaxed, 60.0, repeat=1)
+    assert "continuous adjoint, backsolve" in found.disagree
+    assert "integrated backward" in repr(found)
+    with pytest.raises(KeyError, match="adjoint sweep"):
+        found["adjoint"]
+
+
+def test_saltation_matrices_can_be_printed_and_multiplied():
+    """A bounce: dt = -dh / v, and dv+ = -e (dv + a- dt) - a+ dt with the accelerations a."""
+    sol = solve(BALL, Instant(t=0.0, x={"h": 1.0, "v": 0.0}), P, 1.5, method=TSIT)
+    jumps = saltus.saltations(sol)
+    assert len(jumps) == int(sol.events.count) == len(jumps.of("bounce"))
+    v, e = float(sol.events.before.x["v"][0]), P["e"]
+    before, after = -P["g"] - P["c"] * v, -P["g"] + P["c"] * e * v
+    slope = (e * before + after) / v
+    np.testing.assert_allclose(jumps[0].matrix, [[-e, 0.0], [slope, -e]], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(jumps[1] @ jumps[0], jumps[1].matrix @ jumps[0].matrix)
+    for word in ("bounce", "t = ", "h +", "v -"):
+        assert word in repr(jumps)
