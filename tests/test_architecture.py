@@ -87,6 +87,7 @@ LAYERS = [
     "repair",
     "costates",
     "dynamics",
+    "external",
     "continuous",
     "trust",
     "compare",

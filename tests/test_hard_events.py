@@ -175,3 +175,13 @@ def test_resolving_guards_takes_the_steps_that_they_need():
 def test_a_word_that_on_grazing_does_not_know():
     with pytest.raises(ValueError, match="on_grazing is 'warn'"):
         solve(FAST, Instant(t=0.0, x={"y": 1.0}), 50.0, 1.0, on_grazing="warn")
+
+
+@pytest.mark.parametrize("width", [0.3, 0.01])
+def test_a_dip_of_a_thousandth_of_the_span_is_resolved_on_request(width):
+    dip = lambda now, p: 1 - 1.5 * jnp.exp(-(((now.x["x"] - p[1]) / p[0]) ** 2))
+    system = HybridSystem(lambda now, p: {"x": 1.0}, events=[Event("dip", guard=dip)])
+    start = Instant(t=0.0, x={"x": 0.0})
+    count = lambda p: solve(system, start, p, 10.0, resolve_guards=True).stats.events
+    places = jnp.stack([jnp.full(20, width), jnp.linspace(1.0, 9.5, 20)], axis=1)
+    assert jax.jit(jax.vmap(count))(places).tolist() == [1] * 20

@@ -7,7 +7,7 @@ import jax as _jax
 
 _jax.config.update("jax_enable_x64", True)
 
-from . import continuous, multibody
+from . import continuous, external, multibody
 from .adapters import fully_implicit, implicit_reset, remember
 from .animate import animate
 from .automaton import Exit, Mode, automaton
@@ -54,7 +54,7 @@ __all__ = [
     "orbit", "Orbit", "equilibrium", "linearise", "Linear",
     "saltations", "Saltation", "animate",
     "fit", "Fit", "Experiment", "Normal", "LogNormal", "minimise", "Minimum",
-    "multibody", "continuous",
+    "multibody", "continuous", "external",
     "Result", "SolveError", "EventError", "ZenoError", "StepError", "NonFiniteError",
     "ConstraintError", "SolveInterrupted", "ReverseOverReverse",
 ]  # fmt: skip

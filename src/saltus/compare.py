@@ -13,12 +13,15 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from .continuous import Continuous
+from .external import IDA
+from .extras import available
 from .probe import promoted, scalar
 from .results import SolveError
 from .tables import number, table
 from .trust.differences import difference
-from .ways import asking
+from .ways import asking, replacing
 
+OTHER = 1e-5  # another solver, of other order, at the same tolerances
 AGREE = 1e-6  # relative: what two methods may differ by
 REFERENCE = "adjoint sweep"
 
@@ -92,6 +95,8 @@ CAUSES = {
     "see saltus.certify(loss, p)",
     "backsolve": "states that are integrated backward leave the solution where errors decay in "
     "time: see saltus.continuous.drift",
+    "IDA": "another solver took other steps; the difference is the error of one of them: tighten "
+    "rtol and atol",
     "continuous": "the discrete solution is not accurate enough for its derivatives: tighten rtol "
     "and atol of the method, or there is a kink in the flow: see saltus.certify(loss, p)",
     "sweep": "this should not happen: tangent and adjoint sweep are transposes of each other; a "
@@ -114,14 +119,15 @@ def compare(
     """
     p = jax.tree.map(promoted, p)
     value = float(scalar(loss(p), "compare"))
-    found = [_measured(name, way, kind, loss, p, repeat) for name, way, kind in _ways(rtol)]
+    found = [measured(name, way, kind, loss, p, repeat) for name, way, kind in ways_of(rtol)]
     reference = next(w for w in found if w.name == REFERENCE)
+    found.append(_external(loss, p, repeat))
     found.append(_differences(loss, p, reference.gradient))
-    ways = tuple(dataclasses.replace(w, off=_off(w, reference)) for w in found)
+    ways = tuple(dataclasses.replace(w, off=off_by(w, reference)) for w in found)
     return Comparison(value, ways, AGREE)
 
 
-def _ways(rtol: float) -> Iterator[tuple[str, Any, Any]]:
+def ways_of(rtol: float) -> Iterator[tuple[str, Any, Any]]:
     yield REFERENCE, None, jax.grad
     yield "tangent sweep", None, jax.jacfwd
     yield "continuous forward", Continuous(rtol=rtol), jax.jacfwd
@@ -129,7 +135,7 @@ def _ways(rtol: float) -> Iterator[tuple[str, Any, Any]]:
         yield f"continuous adjoint, {variant}", Continuous(variant, rtol), jax.grad
 
 
-def _measured(name: str, way: Any, kind: Any, loss: Callable, p: Any, repeat: int) -> Way:
+def measured(name: str, way: Any, kind: Any, loss: Callable, p: Any, repeat: int) -> Way:
     nan = float("nan")
     fn = jax.jit(kind(lambda q: scalar(loss(q), "compare")))
     try:
@@ -138,7 +144,7 @@ def _measured(name: str, way: Any, kind: Any, loss: Callable, p: Any, repeat: in
             compiled = fn.lower(p).compile()
             compiling = time.perf_counter() - start
             gradient = compiled(p)
-            seconds = min(_seconds(compiled, p) for _ in range(repeat))
+            seconds = min(seconds_of(compiled, p) for _ in range(repeat))
     except (ValueError, NotImplementedError, SolveError) as error:
         return Way(name, None, nan, nan, nan, nan, note=_first_sentence(error))
     memory = compiled.memory_analysis()
@@ -146,7 +152,22 @@ def _measured(name: str, way: Any, kind: Any, loss: Callable, p: Any, repeat: in
     return Way(name, gradient, nan, seconds, compiling, size)
 
 
-def _seconds(fn: Callable, p: Any) -> float:
+def _external(loss: Callable, p: Any, repeat: int) -> Way:
+    """The adjoint on a mesh that SUNDIALS chose: other steps, other events, not compiled."""
+    name, nan = "adjoint on the mesh of IDA", float("nan")
+    if not available("sksundae"):
+        return Way(name, None, nan, nan, nan, nan, note='needs pip install "saltus[sundials]"')
+    fn = jax.grad(lambda q: scalar(loss(q), "compare"))
+    try:
+        with replacing(IDA):
+            gradient = fn(p)
+            seconds = min(seconds_of(fn, p) for _ in range(repeat))
+    except (TypeError, ValueError, NotImplementedError, SolveError) as error:
+        return Way(name, None, nan, nan, nan, nan, note=_first_sentence(error))
+    return Way(name, gradient, nan, seconds, nan, nan, own=OTHER, note="not compiled")
+
+
+def seconds_of(fn: Callable, p: Any) -> float:
     start = time.perf_counter()
     jax.block_until_ready(fn(p))
     return time.perf_counter() - start
@@ -181,7 +202,7 @@ def _weights(gradient: np.ndarray) -> np.ndarray:
     return np.maximum(np.abs(gradient), 1e-6 * top + 1e-300)
 
 
-def _off(way: Way, reference: Way) -> float:
+def off_by(way: Way, reference: Way) -> float:
     """The largest difference, relative to the gradient's size in each parameter."""
     if not way.applies or not reference.applies:
         return float("nan")

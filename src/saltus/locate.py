@@ -151,6 +151,12 @@ def _outline(knots: Knots, side: Any) -> _Outline:
     return _Outline(sign, low, value_of(left, low), low2, value_of(right, low2), error)
 
 
+def modelled(knots: Knots, u: float) -> Any:
+    """The model of a guard at `u`, a fixed place in the step."""
+    left, right = _halves(knots)
+    return value_of(left, 2 * u) if u < 0.5 else value_of(right, 2 * u - 1)
+
+
 def model_error(knots: Knots) -> Any:
     """How far the middle is from the cubic through both ends; the halves are 16 times better."""
     value = 0.5 * (knots.start + knots.end) + 0.125 * (knots.start_slope - knots.end_slope)

@@ -21,6 +21,21 @@ def current_way(given: Any) -> Any:
     return given if _asked.value == _OWN else _asked.value
 
 
+_replaced = jax.make_user_context(None)
+
+
+def current_method(given: Any) -> Any:
+    """The method of a solve that was given `given`."""
+    return given if _replaced.value is None else _replaced.value.like(given)
+
+
+@contextlib.contextmanager
+def replacing(method: Any) -> Iterator[None]:
+    """All solves inside use this class of methods, with the tolerances of their own."""
+    with _replaced(method):
+        yield
+
+
 @contextlib.contextmanager
 def asking(way: Any) -> Iterator[None]:
     """All solves inside are differentiated in this way (`None`: by the sweeps)."""

@@ -119,6 +119,7 @@ class Method(eqx.Module):
     max_step: Any = float("inf")
 
     highest_index = 1  # of the equations it can treat
+    external = False  # whether it has a `simulate` of its own, outside of JAX
 
     def __check_init__(self):
         who = type(self).__name__
@@ -138,6 +139,10 @@ class Method(eqx.Module):
 
     @property
     def stepper(self) -> Any:
+        raise NotImplementedError
+
+    def simulate(self, spec: Any, at: At, par: Par, knobs: Any) -> Any:
+        """The steps and events of an `external` method."""
         raise NotImplementedError
 
     def tolerance(self, rtol: Any) -> Any:

@@ -1,0 +1,94 @@
+"""The trapezoidal rule on a given mesh: what Matei et al. differentiate."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from ..consistent import attached, determined
+from ..implicit import still
+from ..leaves import Leaves
+from ..methods.base import Trial
+from ..model import At, Model, Par
+
+
+@dataclasses.dataclass(frozen=True)
+class Trapezoidal:
+    """`x1 = x0 + h/2 (f0 + f1)` as an equation for x1, at states that are given."""
+
+    order: int = 2
+    error_order: int = 2
+    name: str = "trapezoidal rule"
+    shortest: float = 0.0
+
+    def light(self, model: Model) -> bool:
+        return False
+
+    def steady(self, model: Model) -> bool:
+        return False
+
+    def memory(self, model: Model) -> tuple:
+        return ()
+
+    def accepted(self, memory: tuple) -> tuple:
+        return memory
+
+    def attempt(self, *given: Any) -> Trial:
+        raise NotImplementedError("the trapezoidal rule has no error control: it is for meshes.")
+
+    def aux(self, model: Model) -> Leaves:
+        """The states at the end of the row, algebraic ones included."""
+        shapes = [v.aval.shape for v in model.flow_fn.traced.jaxpr.outvars[: model.moving]]
+        more = [] if model.constraint is None else list(model.constraint.shapes)
+        return tuple(jnp.zeros(s) for s in (*shapes, *more))
+
+    def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
+        """The end of the row as a function of its start: Newton's equation at the given end."""
+        m = model.moving
+        first = model.flow(attached(model, at, par, degree), par)
+        root, back = ravel_pytree(aux[:m])
+
+        def state(moving: Leaves) -> At:
+            return At(at.tau + h, (*moving, *at.w[m:]), at.i, aux[m:])
+
+        def residual(flat: Any) -> Any:
+            moving = back(flat)
+            last = model.flow(attached(model, state(moving), par, degree), par)
+            parts = zip(moving, at.w[:m], first, last, strict=True)
+            return ravel_pytree(tuple(b - a - 0.5 * h * (f + g) for b, a, f, g in parts))[0]
+
+        matrix = still(jax.jacfwd(residual)(still(root)))
+        found = still(root)
+        for _ in range(degree):
+            found = found - jnp.linalg.solve(matrix, residual(found))
+        return attached(model, state(back(found)), par, degree)
+
+    def redo(
+        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
+    ) -> tuple[At, Leaves]:
+        end = self.reach(model, par, at, h, aux, length, 0)
+        return end, (*end.w[: model.moving], *end.z)
+
+    def reach(
+        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
+    ) -> At:
+        """A value inside a row: the cubic through values and slopes at its ends."""
+        m = model.moving
+        u = h / jnp.where(length == 0, 1.0, length)
+        last = self.row(model, par, at, length, aux, max(degree, 1))
+        f0 = model.flow(attached(model, at, par, degree), par)
+        f1 = model.flow(last, par)
+        moving = tuple(
+            a + u * u * (3 - 2 * u) * (b - a)
+            + u * (1 - u) * length * ((1 - u) * f - u * g)
+            for a, b, f, g in zip(at.w, last.w, f0, f1, strict=False)
+        )  # fmt: skip
+        there = At(at.tau + h, (*moving, *at.w[m:]), at.i, at.z)
+        return determined(model, there, par, degree)
+
+    def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
+        return aux

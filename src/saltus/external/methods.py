@@ -1,0 +1,62 @@
+"""SUNDIALS as methods of `solve`: it chooses the steps and finds the events, and saltus
+differentiates on its mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+
+from ..methods.base import Method
+from ..methods.radau import Radau5
+from .mesh import Trapezoidal
+
+RULES = ("radau", "trapezoidal")
+
+
+class External(Method):
+    """A method whose trajectory comes from elsewhere.
+
+    `mesh` says how the steps between its mesh points are written as equations for their
+    derivatives: "radau" (collocation of order 5) or "trapezoidal" (order 2, as in Matei et al.).
+    """
+
+    mesh: str = eqx.field(static=True, default="radau")
+
+    external = True
+    highest_index = 1
+
+    def __check_init__(self):
+        super().__check_init__()
+        if self.mesh not in RULES:
+            raise ValueError(
+                f"{type(self).__name__}: mesh is {self.mesh!r}, expected one of "
+                f"{', '.join(map(repr, RULES))}."
+            )
+
+    @property
+    def stepper(self) -> Any:
+        return Radau5().stepper if self.mesh == "radau" else Trapezoidal()
+
+    @classmethod
+    def like(cls, method: Method) -> External:
+        """The same tolerances."""
+        return cls(rtol=method.rtol, atol=method.atol)
+
+    def simulate(self, spec: Any, at: Any, par: Any, knobs: Any) -> Any:
+        """Steps, events and mesh by SUNDIALS."""
+        from .run import Run
+
+        return Run(type(self).__name__, spec, at, par, knobs).outcome()
+
+
+class IDA(External):
+    """SUNDIALS' IDA (variable-order BDF for differential-algebraic equations of index 1).
+
+    Needs the extra `sundials`. Runs outside of JAX: `jax.grad`, `jax.jacfwd` and `jax.hessian`
+    work on it, `jax.jit` and `jax.vmap` do not.
+    """
+
+
+class CVODE(External):
+    """SUNDIALS' CVODE (variable-order BDF for ordinary differential equations); as `IDA`."""

@@ -1,0 +1,146 @@
+"""Derivatives on a mesh that SUNDIALS chose, and models that are not JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import saltus
+from dae_problems import dae_problem
+from problems import problem
+from saltus import Event, HybridSystem, Instant, Result, solve
+from saltus.external import CVODE, IDA, from_callbacks
+
+pytest.importorskip("sksundae")
+
+FINE = {"rtol": 1e-10, "atol": 1e-12}
+CASES = [
+    ("simple_hybrid_ode", CVODE), ("kicked_ball", CVODE), ("nested_chain", CVODE),
+    ("sampled_controller", CVODE), ("memory_of_z", IDA), ("two_rates", IDA),
+    pytest.param("breaking_spring", CVODE, marks=pytest.mark.slow),
+    pytest.param("drag_ball", IDA, marks=pytest.mark.slow),
+    pytest.param("thermostat", CVODE, marks=pytest.mark.slow),
+    pytest.param("ramped_tank", CVODE, marks=pytest.mark.slow),
+]  # fmt: skip
+
+
+def case_of(name):
+    try:
+        return problem(name)
+    except KeyError:
+        return dae_problem(name)
+
+
+def worst(case, method):
+    """The largest error of gradients, relative to their largest entry or to y / p."""
+    wanted, out = case.exact.gradients, {}
+    outputs = lambda p: {y: v for y, v in case.evaluate(p, method=method).items() if y in wanted}
+    jacobian = jax.jacrev(outputs)({k: jnp.asarray(v) for k, v in case.p.items()})
+    for y, exact in wanted.items():
+        floor = abs(case.exact.values[y]) / max(map(abs, case.p.values()))
+        size = max([floor, *(abs(v) for v in exact.values())]) or 1.0
+        out[y] = max(abs(float(jacobian[y][k]) - v) / size for k, v in exact.items())
+    return max(out.values())
+
+
+@pytest.mark.parametrize("name, method", CASES)
+def test_gradients_on_the_mesh_of_sundials_are_those_of_the_reference(name, method):
+    case = case_of(name)
+    got = case.evaluate(method=method(**FINE))
+    for y, value in case.exact.values.items():
+        assert float(got[y]) == pytest.approx(value, rel=1e-6, abs=1e-8)
+    assert worst(case, method(**FINE)) < 1e-6
+
+
+def test_the_trapezoidal_rule_is_as_rough_as_in_the_paper():
+    """Order 2 on the same mesh: four digits where collocation has seven."""
+    case = case_of("two_rates")
+    assert 1e-5 < worst(case, IDA(**FINE, mesh="trapezoidal")) < 1e-3
+
+
+@pytest.mark.slow
+def test_the_gradient_of_the_ladder_has_five_digits():
+    """Where the code of Matei et al. is 2.7 % off."""
+    assert worst(case_of("cauer"), IDA(rtol=1e-8, atol=1e-10)) < 1e-5
+
+
+BALL = HybridSystem(
+    lambda now, p: {"h": now.x["v"], "v": -p["g"] - 0.1 * now.x["v"]},
+    rate=lambda now, p: {"area": now.x["h"]},
+    events=[
+        Event(
+            "bounce",
+            lambda now, p: now.x["h"],
+            reset=lambda now, p: now.replace(x={**now.x, "v": -p["e"] * now.x["v"]}),
+        )
+    ],
+)
+P = {"g": 9.81, "e": 0.8}
+START = Instant(t=0.0, x={"h": 1.0, "v": 0.0})
+
+
+def everything(p, **options):
+    sol = solve(BALL, START, p, 1.5, ts=jnp.array([0.2, 0.9]), **options)
+    return sol.final.x["h"] + sol.integral["area"] + sol.events.t[1] + jnp.sum(sol.y["v"] ** 2)
+
+
+def test_any_loss_and_second_derivatives_work_on_it():
+    exact = jax.hessian(everything)(P)
+    found = jax.hessian(lambda p: everything(p, method=CVODE(**FINE)))(P)
+    for a in P:
+        for b in P:
+            assert float(found[a][b]) == pytest.approx(float(exact[a][b]), rel=1e-5)
+
+
+def test_it_says_that_it_runs_outside_of_jax():
+    with pytest.raises(TypeError, match=r"not inside jax\.jit"):
+        jax.jit(lambda p: everything(p, method=CVODE()))(P)
+    with pytest.raises(ValueError, match="IDA"):
+        dae_problem("two_rates").solve(method=CVODE())
+    with pytest.raises(ValueError, match="trapezoidal"):
+        IDA(mesh="simpson")
+
+
+def test_failures_have_their_names_and_partial_solutions():
+    sol = solve(BALL, START, P, 1.5, method=CVODE(), max_events=1, throw=False)
+    assert Result(int(sol.result)) is Result.too_many_events and float(sol.last.t) > 0
+    few = solve(BALL, START, P, 1.5, method=CVODE(), max_steps=5, throw=False)
+    assert Result(int(few.result)) is Result.too_many_steps and 0 < float(few.last.t) < 0.1
+
+
+# -- models that are not JAX ----------------------------------------------------------------------
+
+
+def swing(x, p):
+    return np.array([x[1], -p[0] * np.sin(x[0]) - p[1] * x[1]])
+
+
+def swing_jacobian(x, p):
+    by_x = np.array([[0.0, 1.0], [-p[0] * np.cos(x[0]), -p[1]]])
+    return by_x, np.array([[0.0, 0.0], [-np.sin(x[0]), -x[1]]])
+
+
+def stop_at(flow):
+    flip = lambda now, p: now.replace(x={"x": now.x["x"] * jnp.array([1.0, -0.9])})
+    guard = lambda now, p: now.x["x"][0] + 0.5
+    return HybridSystem(flow, events=[Event("stop", guard, reset=flip)])
+
+
+@pytest.mark.parametrize("method", [CVODE(**FINE), saltus.Tsit5(rtol=1e-10, atol=1e-10)])
+def test_values_and_jacobians_by_callback_are_enough(method):
+    outside = from_callbacks(swing, swing_jacobian, 2)
+    inside = lambda x, p: jnp.stack([x[1], -p[0] * jnp.sin(x[0]) - p[1] * x[1]])
+    start, p = Instant(t=0.0, x={"x": jnp.array([1.0, 0.0])}), jnp.array([4.0, 0.1])
+
+    def end(p, f, **options):
+        system = stop_at(lambda now, p: {"x": f(now.x["x"], p)})
+        return solve(system, start, p, 3.0, **options).final.x["x"][0]
+
+    exact = jax.grad(end)(p, inside, method=saltus.Tsit5(rtol=1e-11, atol=1e-11))
+    np.testing.assert_allclose(jax.grad(end)(p, outside, method=method), exact, rtol=1e-6)
+
+
+def test_wrong_shapes_of_callbacks_are_named():
+    wrong = from_callbacks(lambda x: np.zeros(3), lambda x: (np.zeros((2, 2)),), 2)
+    with pytest.raises(Exception, match=r"expected \(2,\)"):
+        jax.block_until_ready(wrong(jnp.ones(2)))
