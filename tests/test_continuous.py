@@ -13,9 +13,11 @@ import pytest
 
 import saltus
 from dae_problems import DAE_PROBLEMS, dae_problem
+from mechanisms import LENGTHS, ends, five_bar_outputs, five_bar_truth
 from problems import PROBLEMS, data, problem
 from saltus import Event, HybridSystem, Instant, Radau5, Tsit5, continuous, solve
 from saltus.continuous import Continuous
+from saltus.ways import asking
 
 GRADIENT = 1e-6
 TSIT, RADAU = Tsit5(rtol=1e-10, atol=1e-10), Radau5(rtol=1e-10, atol=1e-10)
@@ -72,6 +74,18 @@ def test_memory_is_carried_along_as_in_algorithm_1(way):
     """P2: 19 reversals whose memory of u and z is differentiated."""
     case = dae_problem("hysteresis")
     assert worst(case, jacobian(case, way, TSIT)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["forward", "interpolating"])
+def test_five_bars_with_impacts(way):
+    """P6: a mechanism of index 1 with nine impacts, by the equations of Corner et al."""
+    exact = five_bar_truth("P6a")[1]
+    outputs = lambda lengths: five_bar_outputs("index1")(lengths, ends("P6a"))[0]
+    with asking(Continuous()):
+        found = np.asarray(jax.jit(WAYS[way](outputs))(LENGTHS))
+    happened = np.isfinite(exact)
+    np.testing.assert_allclose(found[happened], exact[happened], rtol=1e-6)
 
 
 # -- adjoint variables -----------------------------------------------------------------------------
