@@ -141,7 +141,13 @@ def by_product():
 
 
 @pytest.mark.parametrize(
-    "make", [by_constant_matrix, by_function_of_the_instant, by_product], ids=lambda f: f.__name__
+    "make",
+    [
+        by_constant_matrix,
+        pytest.param(by_function_of_the_instant, marks=pytest.mark.slow),
+        by_product,
+    ],
+    ids=lambda f: f.__name__,
 )
 def test_an_oscillator_with_a_regular_mass_matrix_stays_an_ode(make):
     system, x = make()
@@ -206,7 +212,11 @@ def test_a_singular_mass_matrix_is_split_and_says_how():
     assert "0 = f[2] + f[1]" in text
 
 
-@pytest.mark.parametrize("constant", [True, False], ids=["constant", "of parameters"])
+@pytest.mark.parametrize(
+    "constant",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["constant", "of parameters"],
+)
 def test_a_circuit_with_a_singular_mass_matrix_follows_its_closed_form(constant):
     typical = np.asarray(capacitances(RC))
     given = {"mass": typical} if constant else {"mass": lambda now, p: capacitances(p)}

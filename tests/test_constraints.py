@@ -268,7 +268,9 @@ def heat(n):
 
 
 @pytest.mark.parametrize(
-    "method", [Radau5, pytest.param(Rodas5P, marks=pytest.mark.slow)], ids=lambda m: m.__name__
+    "method",
+    [pytest.param(m, marks=pytest.mark.slow) for m in (Radau5, Rodas5P)],
+    ids=lambda m: m.__name__,
 )
 def test_sparse_and_dense_linear_algebra_give_the_same_gradient(method):
     n = 30

@@ -145,6 +145,7 @@ def same(tree, other, tolerance):
     return all(np.allclose(a, b, rtol=tolerance, atol=tolerance) for a, b in pairs)
 
 
+@pytest.mark.slow
 def test_sliding_ends_where_a_flow_turns_away_with_the_right_derivatives():
     assert same(leaving(Q), exact(Q), 1e-11)
     assert same(jax.jacrev(leaving)(Q), jax.jacrev(exact)(Q), 1e-10)

@@ -285,6 +285,7 @@ def same_as_in_a_file(sol, folder, atol):
             np.testing.assert_allclose(b, a, rtol=0, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("t0", [0.0, 100.0])
 def test_a_file_of_an_algebraic_system_with_events_has_both_sides_of_them(t0, tmp_path):
     """A hopper: the force of its leg (z) appears when it lands, with a jump."""

@@ -378,7 +378,10 @@ def in_inner_jit(f):
     return jax.jit(f)
 
 
-@pytest.mark.parametrize("inside", [in_scan, in_map, in_cond, in_checkpoint, in_inner_jit])
+OTHERS = [pytest.param(f, marks=pytest.mark.slow) for f in (in_map, in_checkpoint, in_inner_jit)]
+
+
+@pytest.mark.parametrize("inside", [in_scan, in_cond, *OTHERS])
 def test_value_gradient_and_hessian_are_the_same_inside(truth, inside):
     wrapped = inside(loss)
     same(wrapped(P), truth["value"])

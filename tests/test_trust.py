@@ -193,7 +193,9 @@ def corner(kick):
     )
 
 
-@pytest.mark.parametrize("kick, trusted", [(0.0, True), (0.3, False)])
+@pytest.mark.parametrize(
+    "kick, trusted", [pytest.param(0.0, True, marks=pytest.mark.slow), (0.3, False)]
+)
 def test_simultaneous_events_are_harmless_only_if_they_commute(kick, trusted):
     """C7 of the reference: independent walls have a gradient, walls that know each other none."""
     start = lambda x: Instant(t=0.0, x={"x": x, "y": 1.0, "vx": -1.0, "vy": -1.0})
@@ -205,6 +207,7 @@ def test_simultaneous_events_are_harmless_only_if_they_commute(kick, trusted):
         assert cert.reasons == ("simultaneous events that do not commute",)
 
 
+@pytest.mark.slow
 def test_a_flow_that_jumps_without_an_event_is_found_with_its_place():
     """x' = 1 below 1 and 2 above, by jnp.where: the gradient misses a term."""
     system = HybridSystem(flow=lambda now, p: jnp.where(now.x > p, 2.0, 1.0))
