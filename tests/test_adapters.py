@@ -38,7 +38,9 @@ def residual(now, k):
 LINEAR = Instant(t=0.0, x={"a": 1.0, "b": 2.0}, z=0.0)
 
 
-@pytest.mark.parametrize("method", [TIGHT, EXPLICIT], ids=["radau5", "tsit5"])
+@pytest.mark.parametrize(
+    "method", [pytest.param(TIGHT, marks=pytest.mark.slow), EXPLICIT], ids=["radau5", "tsit5"]
+)
 def test_a_linear_fully_implicit_system_follows_its_matrix_exponential(method):
     system = saltus.fully_implicit(residual)
     end = lambda k: solve(system, LINEAR, k, 1.5, method=method).final

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.interpolate import CubicSpline
 
 import saltus
 from dae_problems import DAE_PROBLEMS, dae_problem
@@ -99,6 +100,28 @@ def test_adjoints_jump_as_in_the_paper():
     lam, places = found.lam["x"], np.flatnonzero(found.jump)[:3]
     pairs = [(-lam[k + 1], -lam[k]) for k in places[::-1]]
     np.testing.assert_allclose(pairs, np.array(exact, float), rtol=1e-7)
+
+
+@pytest.mark.slow
+def test_adjoints_of_index_2_are_those_of_the_paper():
+    """P3a: f_z^T lambda + g_z = 0 at all times, and dG/dg = int lambda^T f_g dt, as (21) says.
+
+    Gravity enters neither start nor wall, so that no other term is left; f_g = -1 in w'. Another
+    choice of lambda (by multiples of the constraint's gradient) would give another integral.
+    """
+    case = dae_problem("pendulum_wall")
+    sol = case.solve(method=RADAU)
+    found = continuous.adjoints(lambda s: s.integral["G1"], sol)
+    pieces = np.split(np.arange(len(found.t)), np.flatnonzero(found.jump) + 1)
+    total = 0.0
+    for piece in (piece for piece in pieces if len(piece) > 3):
+        t, keep = np.unique(found.t[piece], return_index=True)
+        rows = piece[keep]
+        total -= CubicSpline(t, np.asarray(found.lam["w"])[rows]).integrate(t[0], t[-1])
+        x = jax.vmap(lambda t: sol.at(t).x)(jnp.asarray(t[1:-1]))
+        inner = {k: np.asarray(v)[rows[1:-1]] for k, v in found.lam.items()}
+        np.testing.assert_allclose(x["x"] * inner["u"] + x["y"] * inner["w"], 1.0, atol=1e-7)
+    assert total == pytest.approx(case.exact.gradients["G1=int lambda"]["g"], rel=1e-7)
 
 
 BALL = HybridSystem(

@@ -84,6 +84,7 @@ def everything(p, **options):
     return sol.final.x["h"] + sol.integral["area"] + sol.events.t[1] + jnp.sum(sol.y["v"] ** 2)
 
 
+@pytest.mark.slow
 def test_any_loss_and_second_derivatives_work_on_it():
     exact = jax.hessian(everything)(P)
     found = jax.hessian(lambda p: everything(p, method=CVODE(**FINE)))(P)

@@ -44,7 +44,7 @@ LADDERS = {
     "hysteresis": ("Tsit5", "Radau5", "Rodas5P"),
     "pendulum_wall": ("Radau5",),
 }
-QUICK = [("simple_hybrid_ode", "Tsit5"), ("pendulum_wall", "Radau5")]
+QUICK = [("simple_hybrid_ode", "Tsit5")]
 PAIRS = [
     pytest.param(name, method, marks=[] if (name, method) in QUICK else pytest.mark.slow)
     for name, methods in LADDERS.items()

@@ -71,6 +71,7 @@ def test_the_penalty_form_is_as_exact_as_its_constants_allow(variant):
     assert np.all((residuals > 1e-10) & (residuals < 1e-7))
 
 
+@SLOW
 def test_tangent_and_adjoint_of_five_bars_agree():
     def height(lengths):
         return five_bar_outputs("index1")(lengths, ends("P6a"))[0][1]

@@ -173,7 +173,9 @@ def end_state(p):
     [end_state, jax.grad(end_state), jax.hessian(end_state)],
     ids=["value", "gradient", "hessian"],
 )
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    "wrap", [lambda f: f, pytest.param(jax.jit, marks=pytest.mark.slow)], ids=["eager", "jit"]
+)
 def test_vmap_is_a_loop(f, wrap):
     batched = wrap(jax.vmap(f))(LANES)
     for i in range(3):

@@ -105,6 +105,7 @@ def test_a_kink_inside_a_loop_says_what_to_do():
         solve(HybridSystem(flow=flow), Instant(t=0.0, x=1.0), None, 1.0)
 
 
+@pytest.mark.slow
 def test_lanes_have_their_own_kinks():
     ks = jnp.array([500.0, 1000.0, 2000.0])
     together = jax.vmap(lambda k: drop({**P, "k": k}).integral)(ks)
