@@ -177,6 +177,27 @@ def carried(spec: Spec, state: Leaves) -> Leaves:
     return () if spec.rules is None else spec.rules.carried(spec, state)
 
 
+def of_masked(fn: Callable, theta: Leaves, mask: Mask) -> Callable:
+    """`fn(s, theta)` as a function of `s` and of the masked parameters alone."""
+
+    def of_used(s: Leaves, used: Leaves) -> Leaves:
+        it = iter(used)
+        return fn(s, tuple(next(it) if u else v for v, u in zip(theta, mask, strict=True)))
+
+    return of_used
+
+
+def masked(theta: Sequence[Any], mask: Mask) -> Leaves:
+    return tuple(v for v, used in zip(theta, mask, strict=True) if used)
+
+
+def pulled(
+    fn: Callable, mask: Mask, s: Leaves, theta: Leaves, lam: Leaves
+) -> tuple[Leaves, Leaves]:
+    """The transposed Jacobian of `fn(s, theta)` times a cotangent: for s, for masked theta."""
+    return jax.vjp(of_masked(fn, theta, mask), s, masked(theta, mask))[1](lam)
+
+
 def cotangent(
     spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves, lam: Leaves,
     held: Leaves = (),
@@ -189,17 +210,7 @@ def cotangent(
     mask = masks[-1]
 
     def case(fn: Callable) -> Callable:
-        def go(s: Leaves, theta: Leaves, lam: Leaves) -> tuple[Leaves, Leaves]:
-            used = tuple(v for v, u in zip(theta, mask, strict=True) if u)
-
-            def of_used(s: Leaves, used: Leaves) -> Leaves:
-                it = iter(used)
-                full = tuple(next(it) if u else v for v, u in zip(theta, mask, strict=True))
-                return fn(s, full)
-
-            return jax.vjp(of_used, s, used)[1](lam)
-
-        return go
+        return lambda s, theta, lam: pulled(fn, mask, s, theta, lam)
 
     cases = [case(fn) for fn in branches(spec, masks, row)]
     return (*_choose(row, cases, s, theta, lam), held)

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from ..leaves import Leaves
 from ..loop import Spec
 from ..record import READ
-from ..rowmaps import Mask, RowData, spread
+from ..rowmaps import Mask, RowData, masked, pulled, spread
 from .collocate import collocation_step
 from .fields import arrival, explicit, field, inside, late_by_time, length_of, reads
 from .integrate import FLOOR, Advance, explicit_step, norm, over_row
@@ -35,7 +35,7 @@ def flow_adjoint(
     """
     length = length_of(spec, masks, row, s, theta)
     dense, moves = inside(spec, masks, row, length), field(spec, masks, row)
-    gradient = tuple(jnp.zeros_like(v) for v, u in zip(theta, masks[-1], strict=True) if u)
+    gradient = tuple(jnp.zeros_like(v) for v in masked(theta, masks[-1]))
     if reads(spec, masks):
         lam, gradient = _at_save_time(spec, masks, row, dense(s, theta, 1.0), theta, lam)
     pull = _pull(moves, masks[-1], theta, length)
@@ -66,7 +66,7 @@ def _judge(rtol: float, n: int, mask: Mask, theta: Leaves, lam: Leaves) -> Calla
 
     A gradient is nothing where parameters that change by their own size change the loss less than
     states of size `FLOOR` do."""
-    used = [v for v, u in zip(theta, mask, strict=True) if u]
+    used = masked(theta, mask)
     most = jnp.max(jnp.stack([jnp.max(jnp.abs(v), initial=0.0) for v in lam]))
     sizes = [jnp.max(jnp.abs(v), initial=0.0) for v in used]
     floor = tuple(FLOOR * most / jnp.where(v > 0, v, 1.0) + 1e-200 for v in sizes)
@@ -80,15 +80,10 @@ def _judge(rtol: float, n: int, mask: Mask, theta: Leaves, lam: Leaves) -> Calla
 
 def _pull(moves: Callable, mask: Mask, theta: Leaves, length: Any) -> Pull:
     """Slopes of adjoints and gradient, backward along the row: `G_s^T lam, G_theta^T lam`."""
-    used = tuple(v for v, u in zip(theta, mask, strict=True) if u)
-
-    def of_used(s: Leaves, used: Leaves) -> Leaves:
-        it = iter(used)
-        return moves(s, tuple(next(it) if u else v for v, u in zip(theta, mask, strict=True)))
 
     def pull(here: Leaves, lam: Leaves) -> tuple[Leaves, Leaves]:
         scaled = tuple((length * v).astype(v.dtype) for v in lam)
-        return jax.vjp(of_used, here, used)[1](scaled)
+        return pulled(moves, mask, here, theta, scaled)
 
     return pull
 
@@ -110,7 +105,7 @@ def transposed(
     there: Callable, mask: Mask, s: Leaves, theta: Leaves, lam: Leaves
 ) -> tuple[Leaves, Leaves]:
     """The transpose of a transition formula (M84)."""
-    used = tuple(jnp.zeros_like(v) for v, u in zip(theta, mask, strict=True) if u)
+    used = tuple(jnp.zeros_like(v) for v in masked(theta, mask))
     zero = tuple(jnp.zeros_like(v) for v in s)
     return jax.vjp(lambda ds, d: there(s, theta, ds, spread(d, theta, mask)), zero, used)[1](lam)
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from ..leaves import Leaves
 from ..loop import Spec
-from ..rowmaps import Mask, RowData, branches, spread
+from ..rowmaps import Mask, RowData, branches, pulled, spread
 from .adjoints import flow_adjoint, transposed
 from .fields import arrival, explicit, late_by_guard, late_by_time
 from .tangents import flow_tangent
@@ -84,7 +84,7 @@ class Continuous:
         for there, fn in _jumps(spec, masks, row):
             cases.append(lambda there=there: (*transposed(there, masks[-1], s, theta, lam), kept))
             if fn is not None:
-                cases.append(lambda fn=fn: (*_pulled(fn, masks[-1], s, theta, lam), kept))
+                cases.append(lambda fn=fn: (*pulled(fn, masks[-1], s, theta, lam), kept))
         return _choose(row, cases)
 
 
@@ -104,16 +104,3 @@ def _jumps(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> list[tuple[Call
         reset = maps[2 + 2 * k] if 2 + 2 * k < len(maps) else None
         found.append((arrival(spec, masks, row, late), reset))
     return found
-
-
-def _pulled(
-    fn: Callable, mask: Mask, s: Leaves, theta: Leaves, lam: Leaves
-) -> tuple[Leaves, Leaves]:
-    """The transposed Jacobian of a reset."""
-    used = tuple(v for v, u in zip(theta, mask, strict=True) if u)
-
-    def of_used(s: Leaves, used: Leaves) -> Leaves:
-        it = iter(used)
-        return fn(s, tuple(next(it) if u else v for v, u in zip(theta, mask, strict=True)))
-
-    return jax.vjp(of_used, s, used)[1](lam)
