@@ -226,7 +226,7 @@ def _next_length(
     factor = control.factor(log_error, c.error, stepper.error_order)
     if stepper.steady(model):
         factor = steadier(factor)
-    grown = jnp.where(c.counts.bad % 2 == 1, jnp.minimum(factor, 1.0), factor) * tried.h
+    grown = jnp.where(c.counts.shaken > 0, jnp.minimum(factor, 1.0), factor) * tried.h
     grown = jnp.where(tried.at_target, jnp.maximum(c.h, grown), grown)
     grown = jnp.where(verdict == SEARCH, c.h, grown)
     shorter = jnp.where(tried.converged, jnp.minimum(factor, 0.9), 0.25)
@@ -241,10 +241,11 @@ def _reject(
     model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Any, adaptive: bool
 ) -> Carry:
     """Try again with a shorter step, or give up with a name."""
-    bad = jnp.where(tried.finite, c.counts.bad, _worse(c.counts.bad))
-    counts = c.counts._replace(rejected=c.counts.rejected + 1, bad=bad)
+    bad = jnp.where(tried.finite, c.counts.bad, c.counts.bad + VAIN)
+    shaken = jnp.where(tried.finite, c.counts.shaken, 1).astype(jnp.int32)
+    counts = c.counts._replace(rejected=c.counts.rejected + 1, bad=bad, shaken=shaken)
     least = resolution(c.at.tau) + 1e-300
-    hopeless = (h <= least) | (bad >= 40 * VAIN) | (not adaptive)
+    hopeless = (h <= least) | (bad >= 20 * VAIN) | (not adaptive)
     why = jnp.where(tried.converged, int(Result.step_underflow), int(Result.newton_failed))
     why = jnp.where(tried.finite, why, int(Result.non_finite))
     if model.constraint is not None:
@@ -260,19 +261,14 @@ def _reject(
     return c._replace(counts=counts, code=code, search=off)
 
 
-def _worse(bad: Any) -> Any:
-    """The count of attempts that were not finite, after one more: twice that, and odd after one.
+def _recovered(c: Carry, tried: Tried) -> Any:
+    """The weight of attempts that were not finite, after a step that succeeded.
 
-    Twenty in a row are too many. Each short step that succeeds takes back a part of one, so that
-    those which alternate with hopelessly short steps are too many as well.
+    Twenty of them in a row are too many. A step that gets on forgets them; a short one takes back a
+    part of one, so that those which alternate with hopelessly short steps are too many as well.
     """
-    return 2 * (bad // 2 + VAIN) + 1
-
-
-def _better(c: Carry, tried: Tried) -> Any:
-    """The same count after a step that succeeded; a step that gets on forgets it."""
     short = tried.h < SHORT * jnp.abs(c.target - c.at.tau)
-    return jnp.where(short, 2 * jnp.maximum(c.counts.bad // 2 - 1, 0), 0)
+    return jnp.where(short, jnp.maximum(c.counts.bad - 1, 0), 0)
 
 
 def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
@@ -280,7 +276,12 @@ def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
     sides = tuple(side_after(s, v) for s, v in zip(c.sides, tried.values, strict=True))
     whole = jnp.zeros((), jnp.int32)
     counts = c.counts._replace(
-        rows=c.counts.rows + 1, chain=whole, bad=_better(c, tried), doubt=whole, pressed=whole
+        rows=c.counts.rows + 1,
+        chain=whole,
+        bad=_recovered(c, tried),
+        shaken=whole,
+        doubt=whole,
+        pressed=whole,
     )
     return c._replace(
         at=tried.at, k1=tried.k, values=tried.values, slopes=tried.slopes, sides=sides,

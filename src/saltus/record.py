@@ -90,7 +90,8 @@ class Counts(NamedTuple):
     evaluations: Any
     events: Any
     chain: Any  # jumps at this instant
-    bad: Any  # weight of non-finite attempts (attempt.py); odd right after one
+    bad: Any  # weight of attempts that were not finite, see attempt.py
+    shaken: Any  # whether the last attempt was one of them
     doubt: Any  # attempts in a row in which a guard may have hidden a crossing
     pressed: Any  # firings of this instant at a surface to which both sides lead
     touches: Any  # guards that came to zero and did not cross it
