@@ -8,7 +8,7 @@ import pytest
 import saltus
 from dae_problems import dae_problem
 from problems import problem
-from saltus import Event, HybridSystem, Instant, Result, solve
+from saltus import Event, HybridSystem, Instant, Result, solve, when
 from saltus.external import CVODE, IDA, from_callbacks
 
 pytest.importorskip("sksundae")
@@ -107,6 +107,43 @@ def test_failures_have_their_names_and_partial_solutions():
     assert Result(int(sol.result)) is Result.too_many_events and float(sol.last.t) > 0
     few = solve(BALL, START, P, 1.5, method=CVODE(), max_steps=5, throw=False)
     assert Result(int(few.result)) is Result.too_many_steps and 0 < float(few.last.t) < 0.1
+
+
+def named(system, x, p, method):
+    sol = solve(system, Instant(t=0.0, x=x), p, 3.0, method=method, throw=False)
+    return Result(int(sol.result)), float(sol.last.t)
+
+
+@pytest.mark.parametrize("method", [CVODE(**FINE), IDA(**FINE)])
+def test_contacts_settle_under_the_same_names(method):
+    """Bounces end where they are as low as the tolerances: earlier than in the library's loop."""
+    hard = {"g": 9.81, "e": 0.3}
+    why, when_ = named(BALL, {"h": 1.0, "v": 0.0}, hard, None)
+    assert why is Result.events_accumulate
+    found, when_found = named(BALL, {"h": 1.0, "v": 0.0}, hard, method)
+    assert found is why and when_found == pytest.approx(when_, abs=1e-5)
+    assert named(BALL, {"h": 0.0, "v": 0.0}, hard, method) == (Result.resting_contact, 0.0)
+
+
+def test_what_cannot_go_on_is_named_as_by_other_methods():
+    stuck = HybridSystem(lambda now, p: {"x": 1.0 - when(now.x["x"] > 0.5, p, 0.0)})
+    blind = HybridSystem(lambda now, p: {"x": 1.0 + jnp.sqrt(p - now.x["x"])})
+    for system, p, wanted in ((stuck, 2.0, Result.chattering), (blind, 1.0, Result.non_finite)):
+        why, at = named(system, {"x": 0.0}, p, None)
+        found, at_found = named(system, {"x": 0.0}, p, CVODE(**FINE))
+        assert found is why is wanted and at_found == pytest.approx(at, abs=1e-6)
+
+
+def test_time_may_run_backward():
+    def end(p, **options):
+        """Back in time the ball comes up from below, and bounces where it falls in time."""
+        start = Instant(t=0.6, x={"h": -0.3, "v": -3.0})
+        return solve(BALL, start, p, 0.4, **options).final.x["h"]
+
+    exact, found = jax.grad(end)(P), jax.grad(lambda p: end(p, method=CVODE(**FINE)))(P)
+    assert abs(float(exact["e"])) > 0.01
+    assert float(found["e"]) == pytest.approx(float(exact["e"]), rel=1e-6)
+    assert float(found["g"]) == pytest.approx(float(exact["g"]), rel=1e-6)
 
 
 # -- models that are not JAX ----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -311,17 +312,27 @@ def _accept(
     return choose(model, moved._replace(together=together), due)
 
 
-def _rest(model: Model, c: Carry, seen: list[Candidate]) -> Carry:
+def at_rest(
+    model: Model, c: Carry, flags: Sequence[Any], why: Any = int(Result.resting_contact)
+) -> Carry:
     """A contact that does not move: the end, unless its event says how to go on."""
-    code, jump = jnp.full((), int(Result.resting_contact), jnp.int32), c.jump
+    code, jump = jnp.asarray(why, jnp.int32), c.jump
     member = jnp.zeros((), jnp.int32)
-    for action, s in zip(model.guards, seen, strict=True):
+    for action, flag in zip(model.guards, flags, strict=True):
         if action.zeno:
-            take = jnp.any(s.rest) & (jump < 0)
+            take = jnp.any(flag) & (jump < 0)
             jump = jnp.where(take, model.actions.index(action) + 1, jump)
-            member = jnp.where(take, jnp.argmax(s.rest), member).astype(jnp.int32)
+            member = jnp.where(take, jnp.argmax(flag), member).astype(jnp.int32)
     code = jnp.where(jump < 0, code, c.code).astype(c.code.dtype)
     return c._replace(code=code, jump=jump, member=member, rooted=jnp.zeros((), bool))
+
+
+def pushed(model: Model, c: Carry, flags: Sequence[Any]) -> Carry:
+    """Guards that are zero and leave to their firing side: they fire here."""
+    nothing = (jnp.zeros((), bool), jnp.zeros((), bool))
+    pressed = c._replace(counts=c.counts._replace(pressed=c.counts.pressed + 1))
+    due = [(f, jnp.zeros_like(f)) for f in flags]
+    return choose(model, pressed, due + [nothing] * len(model.timed))
 
 
 def _look(
@@ -346,19 +357,13 @@ def _look(
     which = jnp.where(rest, 2, jnp.where(jnp.isfinite(key), 3, 0))
     which = jnp.where(doubt, 4, jnp.where(fire, 1, which))
 
-    def fire_now() -> Carry:
-        flags = [(s.fire, jnp.zeros_like(s.fire)) for s in seen]
-        nothing = (jnp.zeros((), bool), jnp.zeros((), bool))
-        pressed = c._replace(counts=c.counts._replace(pressed=c.counts.pressed + 1))
-        return choose(model, pressed, flags + [nothing] * len(model.timed))
-
     def search_now() -> Carry:
         return c._replace(search=begin_search(seen, tiny, tried.h, key, guard, member))
 
     cases = [
         lambda: _arrive(model, stepper, par, c, tried),
-        fire_now,
-        lambda: _rest(model, c, seen),
+        lambda: pushed(model, c, [s.fire for s in seen]),
+        lambda: at_rest(model, c, [s.rest for s in seen]),
         search_now,
         lambda: c._replace(counts=c.counts._replace(doubt=c.counts.doubt + 1), cap=0.5 * tried.h),
     ]

@@ -35,7 +35,7 @@ class Way:
     off: float  # relative to the adjoint sweep
     seconds: float  # of a call, compiled; NaN where it could not be compiled
     compile_seconds: float
-    megabytes: float  # of working memory
+    megabytes: float  # of working memory; where nothing is compiled, of what the way back needs
     own: float = 0.0  # what it may be off by its own account
     note: str = ""
 
@@ -162,9 +162,20 @@ def _external(loss: Callable, p: Any, repeat: int) -> Way:
         with replacing(IDA):
             gradient = fn(p)
             seconds = min(seconds_of(fn, p) for _ in range(repeat))
+            size = _kept(loss, p)
     except (TypeError, ValueError, NotImplementedError, SolveError) as error:
         return Way(name, None, nan, nan, nan, nan, note=_first_sentence(error))
-    return Way(name, gradient, nan, seconds, nan, nan, own=OTHER, note="not compiled")
+    return Way(name, gradient, nan, seconds, nan, size, own=OTHER, note="not compiled")
+
+
+def _kept(loss: Callable, p: Any) -> float:
+    """Megabytes that a loss which is not compiled holds for its way back."""
+    held = lambda: sum(a.nbytes for a in jax.live_arrays())
+    before = held()
+    back = jax.vjp(lambda q: scalar(loss(q), "compare"), p)
+    size = held() - before
+    del back
+    return size / 1e6
 
 
 def seconds_of(fn: Callable, p: Any) -> float:

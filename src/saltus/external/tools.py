@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,29 +11,36 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ..consistent import solved
-from ..jump import reset
+from ..firing import arrive, fire
 from ..leaves import Leaves
-from ..model import Action, At, Model, Par
+from ..loop import Spec, begin
+from ..model import At, Par
 from ..trace import is_tracer
+from .landing import first_length, landed, left, settled
 
 
 class Tools:
-    """Flow, equations, Jacobian and guards as functions of `(y, at, par)`.
+    """Flow, equations, Jacobian and guards as functions of `(y, t, at, par)`, and the loop's parts.
 
     `y` are the moving leaves and the algebraic ones in one vector; `at` supplies the rest."""
 
-    def __init__(self, model: Model, at: At, par: Par):
-        self.model = model
-        self.moving = ravel_pytree(at.w[: model.moving])[0].size
-        self.back = ravel_pytree((at.w[: model.moving], at.z))[1]
-        self._resets: dict[int, Any] = {}
+    def __init__(self, spec: Spec, shapes: tuple, algebraic: tuple):
+        self.model, model = spec.model, spec.model
+        moving = tuple(jnp.zeros(s) for s in shapes)
+        z = tuple(jnp.zeros(s) for s in algebraic)
+        self.moving = ravel_pytree(moving)[0].size
+        whole, self.back = ravel_pytree((moving, z))
+        self.size = whole.size
         self.flow = jax.jit(self._flow)
         self.jacobian = jax.jit(jax.jacfwd(self._flow))
         self.guards = jax.jit(self._guards)
-        self.active = jax.jit(self._active)
-        self.solved = jax.jit(lambda at, par: solved(model, at, par))
-        self.due = jax.jit(lambda at, par: [model.time_of(a, at, par) for a in model.timed])
+        self.begin = _compiled(begin, spec)
+        self.first_length = _compiled(first_length, model)
+        self.settled = _compiled(settled, model)
+        self.landed = _compiled(landed, spec)
+        self.left = _compiled(left, spec)
+        self.arrive = _compiled(arrive, model, spec.stepper)
+        self.fire = _compiled(fire, model, spec.stepper)
 
     def state(self, tau: Any, y: Any, at: At) -> At:
         moving, z = self.back(y)
@@ -40,6 +48,12 @@ class Tools:
 
     def vector(self, at: At) -> np.ndarray:
         return np.asarray(ravel_pytree((at.w[: self.model.moving], at.z))[0])
+
+    def each(self, flat: np.ndarray) -> Leaves:
+        """Entries of all guards as a leaf for every guard."""
+        ends = np.cumsum([g.size or 1 for g in self.model.guards])[:-1]
+        parts = zip(np.split(flat, ends), self.model.guards, strict=False)
+        return tuple(jnp.asarray(p[0] if g.size is None else p) for p, g in parts)
 
     def _flow(self, y: Any, tau: Any, at: At, par: Par) -> Any:
         """`(x', q', g)`: slopes, then residuals of the equations."""
@@ -53,41 +67,22 @@ class Tools:
         values = self.model.guard_values(self.state(tau, y, at), par)
         return jnp.concatenate([jnp.ravel(v) for v in values])
 
-    def _active(self, at: At, par: Par) -> Any:
-        wide = [
-            jnp.broadcast_to(jnp.asarray(a), (g.size or 1,))
-            for a, g in zip(self.model.guard_active(at, par), self.model.guards, strict=True)
-        ]
-        return jnp.concatenate(wide)
 
-    def reset(self, place: int) -> Any:
-        """The reset of an action, with z solved after it."""
-        if place not in self._resets:
-            self._resets[place] = jax.jit(functools.partial(self._reset, place))
-        return self._resets[place]
-
-    def _reset(self, place: int, at: At, par: Par, member: Any) -> tuple[At, Any]:
-        after = reset(self.model, self.model.actions[place], at, par, member, 1)
-        return solved(self.model, after, par)
+def _compiled(fn: Callable, *static: Any) -> Callable:
+    """Compiled once: results have the same types whichever function they come from."""
+    typed = lambda v: jnp.asarray(v, v.dtype)
+    return jax.jit(lambda *args: jax.tree.map(typed, fn(*static, *args)))
 
 
 @functools.lru_cache(maxsize=64)
-def _tools(model: Model, shapes: Any) -> list:
-    return []
+def _tools(spec: Spec, shapes: tuple, algebraic: tuple) -> Tools:
+    return Tools(spec, shapes, algebraic)
 
 
-def tools(model: Model, at: At, par: Par) -> Tools:
+def tools(spec: Spec, at: At) -> Tools:
     """Made once for each model and shape of its states."""
-    shapes = tuple(np.shape(v) for v in (*at.w, *at.z))
-    kept = _tools(model, shapes)
-    if not kept:
-        kept.append(Tools(model, at, par))
-    return kept[0]
-
-
-def members(model: Model) -> list[tuple[int, int, Action]]:
-    """(place of the action, member, action) of every guard, in the order of their values."""
-    return [(model.actions.index(g), k, g) for g in model.guards for k in range(g.size or 1)]
+    shapes = tuple(np.shape(v) for v in at.w[: spec.model.moving])
+    return _tools(spec, shapes, tuple(np.shape(v) for v in at.z))
 
 
 def concrete(tree: Any, who: str) -> Any:
@@ -101,18 +96,17 @@ def concrete(tree: Any, who: str) -> Any:
                 "and jax.hessian, not inside jax.jit or jax.vmap. Write a Python loop, or "
                 "method=saltus.Radau5()."
             )
-        return jnp.asarray(leaf)
+        return jnp.asarray(np.asarray(leaf))  # of a type that is not weak
 
     return jax.tree.map(known, tree)
 
 
-def stacked(rows: list[Leaves], size: int) -> Leaves:
-    """Leaves of rows with the row as their first axis, padded to `size`."""
-    if not rows[0]:
-        return ()
-    out = []
-    for column in zip(*rows, strict=True):
+def stacked(rows: list[Any], size: int) -> Any:
+    """Trees of rows with the row as the first axis of every leaf, padded to `size`."""
+
+    def one(*column: Any) -> Any:
         values = np.stack([np.asarray(v) for v in column])
         pad = [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1)
-        out.append(jnp.asarray(np.pad(values, pad)))
-    return tuple(out)
+        return jnp.asarray(np.pad(values, pad))
+
+    return jax.tree.map(one, *rows)
