@@ -58,6 +58,47 @@ def test_the_trapezoidal_rule_is_as_rough_as_in_the_paper():
     assert 1e-5 < worst(case, IDA(**FINE, mesh="trapezoidal")) < 1e-3
 
 
+def test_equations_on_the_mesh_are_solved_where_they_are_not_linear():
+    """x' = -p sqrt(x) has no flow at zero; z of the other is one of two roots."""
+    root = HybridSystem(lambda now, p: -p * jnp.sqrt(now.x))
+    end = lambda p, method: solve(root, Instant(t=0.0, x=4.0), p, 2.0, method=method).final.x
+    for method in (CVODE(**FINE), CVODE(**FINE, mesh="trapezoidal")):
+        assert float(jax.grad(end)(0.5, method)) == pytest.approx(-3.0, rel=1e-6)
+    pump = HybridSystem(
+        lambda now, p: {"x": -now.z["q"]},
+        lambda now, p: {"q": now.z["q"] ** 2 + p * now.z["q"] - now.x["x"]},
+    )
+    start = Instant(t=0.0, x={"x": 4.0}, z={"q": 1.0})
+    level = lambda p, method: solve(pump, start, p, 1.0, method=method).final.x["x"]
+    exact = jax.grad(level)(1.0, saltus.Radau5(rtol=1e-9, atol=1e-10))
+    assert float(jax.grad(level)(1.0, IDA())) == pytest.approx(float(exact), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_trapezoidal_rule_has_order_two():
+    prey = HybridSystem(lambda now, p: {
+        "a": now.x["a"] * (1 - now.x["b"]), "b": p * now.x["b"] * (now.x["a"] - 1)
+    })  # fmt: skip
+    start = Instant(t=0.0, x={"a": 3.0, "b": 1.0})
+    total = lambda p, m: sum(solve(prey, start, p, 3.0, method=m).final.x.values())
+    exact = float(jax.grad(total)(2.0, saltus.Tsit5(rtol=1e-11, atol=1e-12)))
+    rough, fine = (
+        abs(float(jax.grad(total)(2.0, CVODE(mesh="trapezoidal", max_step=h, **FINE))) - exact)
+        for h in (0.004, 0.002)
+    )
+    assert 3.0 < rough / fine < 5.0
+
+
+def test_an_equation_that_the_mesh_does_not_meet_is_named():
+    fast = HybridSystem(lambda now, p: {"x": now.x["v"], "v": -p * now.x["x"]})
+    start, few = (
+        Instant(t=0.0, x={"x": 1.0, "v": 0.0}),
+        CVODE(mesh="trapezoidal", rtol=0.5, atol=1.0),
+    )
+    with pytest.warns(RuntimeWarning, match="equations on its mesh"):
+        solve(fast, start, 9.0, 8.0, method=few)
+
+
 @pytest.mark.slow
 def test_the_gradient_of_the_ladder_has_five_digits():
     """Where the code of Matei et al. is 2.7 % off."""
@@ -132,6 +173,25 @@ def test_what_cannot_go_on_is_named_as_by_other_methods():
         why, at = named(system, {"x": 0.0}, p, None)
         found, at_found = named(system, {"x": 0.0}, p, CVODE(**FINE))
         assert found is why is wanted and at_found == pytest.approx(at, abs=1e-6)
+
+
+def test_what_happens_at_the_start_between_steps_and_at_the_end_is_seen():
+    """A contact at the start, a guard that dips for 2e-3 of three seconds, a hit just at t1."""
+    for method in (CVODE(**FINE), IDA(**FINE)):
+        sol = solve(BALL, Instant(t=0.0, x={"h": 0.0, "v": -1.0}), P, 0.1, method=method)
+        assert sol.events.t.tolist() == [0.0]
+    hop = lambda now, p: now.replace(x=now.x + 1.0)
+    dip = Event("dip", lambda now, p: (now.t - 1.0) ** 2 - p**2, reset=hop)
+    end = Event("end", lambda now, p: 3.0 - now.t, reset=hop)
+    watched = HybridSystem(lambda now, p: 0.0 * now.x, events=[dip, end])
+    sol = solve(watched, Instant(t=0.0, x=0.0), 1e-3, 3.0, method=CVODE(**FINE))
+    np.testing.assert_allclose(sol.events.t, [0.999, 3.0], rtol=1e-12)
+    assert float(sol.final.x) == 2.0
+
+
+def test_touches_cannot_be_asked_for():
+    with pytest.raises(ValueError, match="on_grazing"):
+        solve(BALL, START, P, 1.5, method=CVODE(), on_grazing="raise")
 
 
 def test_time_may_run_backward():

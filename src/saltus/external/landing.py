@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from ..attempt import at_rest, pushed
 from ..consistent import attached, near_impasse, solved
 from ..firing import choose, guard_slopes, resolution, sigma
+from ..invariants import onto
 from ..leaves import Leaves, select
-from ..locate import FIRED, FRESH, fires, side_after
+from ..locate import FIRED, FRESH, cubic, fires, lowest, side_after, value_of
 from ..loop import Spec
 from ..model import At, Model, Par
 from ..record import FLOW, Carry, Knobs, Rows
@@ -38,13 +39,15 @@ def landed(spec: Spec, par: Par, c: Carry, step: Step) -> tuple[Carry, Rows]:
         c.at.tau, c.at.w, c.at.i, step.at.tau - c.at.tau, jnp.full((), FLOW, jnp.int32),
         (c.member,) * model.families, c.at.z, spec.stepper.aux(model),
     )  # fmt: skip
-    at = solved(model, step.at, par)[0]
+    at = step.at if model.invariant is None else onto(model, step.at, par)
+    at = solved(model, at, par)[0]
     k1 = model.flow(at, par)
     values, slopes = guard_slopes(model, at, par, k1) if model.guards else ((), ())
-    together = tuple(s != 0 for s in step.crossed)
+    crossed = _crossed(model, par, c, step, at, values, slopes)
+    together = tuple(s != 0 for s in crossed)
     sides = tuple(
         jnp.where(s != 0, -s, side_after(old, v)).astype(old.dtype)
-        for s, old, v in zip(step.crossed, c.sides, values, strict=True)
+        for s, old, v in zip(crossed, c.sides, values, strict=True)
     )
     none = jnp.zeros((), jnp.int32)
     counts = c.counts._replace(
@@ -59,6 +62,37 @@ def landed(spec: Spec, par: Par, c: Carry, step: Step) -> tuple[Carry, Rows]:
         flag = step.at_target & armed & here
         due.append((flag, flag))
     return choose(model, new, due), row
+
+
+def _crossed(
+    model: Model, par: Par, c: Carry, step: Step, at: At, values: Leaves, slopes: Leaves
+) -> list[Any]:
+    """Crossings, with those of guards that reach zero just at a prescribed time."""
+    out, sig = [], sigma(par)
+    for j, action in enumerate(model.guards):
+        side, way = c.sides[j], jnp.sign(sig * slopes[j]).astype(jnp.int32)
+        armed = (side == 1) | (side == -1)
+        close = jnp.abs(values[j]) <= jnp.abs(slopes[j]) * resolution(at.tau)
+        here = step.at_target & armed & close & (way == -side) & fires(way, action.direction * sig)
+        out.append(jnp.where((step.crossed[j] == 0) & here, way, step.crossed[j]))
+    return out
+
+
+def dips(spec: Spec, par: Par, old: Carry, new: Carry) -> Any:
+    """Whether a guard may have crossed zero and come back within a step.
+
+    It is seen as the cubic through its values and slopes at both ends."""
+    h = new.at.tau - old.at.tau
+    seen = jnp.zeros((), bool)
+    for j, action in enumerate(spec.model.guards):
+        side = old.sides[j]
+        armed = (side == 1) | (side == -1)
+        ends = (old.values[j], new.values[j], h * old.slopes[j], h * new.slopes[j])
+        curve = cubic(*(side * v for v in ends))
+        low = lowest(curve)
+        beyond = (low < 1) & (value_of(curve, low) < 0) & (side * new.values[j] > 0)
+        seen = seen | jnp.any(armed & beyond & fires(-side, action.direction * sigma(par)))
+    return seen
 
 
 def left(spec: Spec, par: Par, c: Carry, at: At) -> Carry:

@@ -1,4 +1,4 @@
-"""The trapezoidal rule on a given mesh: what Matei et al. differentiate."""
+"""The equations between the states of another solver: collocation, or the trapezoidal rule."""
 
 from __future__ import annotations
 
@@ -12,8 +12,29 @@ from jax.flatten_util import ravel_pytree
 from ..consistent import attached, determined
 from ..implicit import still
 from ..leaves import Leaves
+from ..locate import cubic, value_of
 from ..methods.base import Trial
+from ..methods.radau import C as NODES
+from ..methods.stages import unknowns
 from ..model import At, Model, Par
+
+NEWTON = 4  # iterations from a state that is nearly the end
+
+
+def guess(stepper: Any, model: Model, par: Par, at: At, end: At, h: Any) -> Leaves:
+    """What a row records, from both of its ends: cubics for x, straight lines for z."""
+    if isinstance(getattr(stepper, "inner", stepper), Trapezoidal):
+        return (*end.w[: model.moving], *end.z)
+    layout, n = unknowns(model), model.nx
+    slopes = zip(model.flow(at, par)[:n], model.flow(end, par)[:n], strict=True)
+    ends = zip(at.w[:n], end.w[:n], slopes, strict=True)
+    cubics = [cubic(a, b, h * f, h * g) for a, b, (f, g) in ends]
+    out: list[Any] = []
+    for c in map(float, NODES):
+        x = [value_of(k, c) for k in cubics]
+        z = [a + c * (b - a) for a, b in zip(at.z, end.z, strict=True)]
+        out += layout.pack((*x, *z))
+    return tuple(out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +91,11 @@ class Trapezoidal:
     def redo(
         self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
     ) -> tuple[At, Leaves]:
-        end = self.reach(model, par, at, h, aux, length, 0)
-        return end, (*end.w[: model.moving], *end.z)
+        end = at
+        for _ in range(NEWTON):
+            end = self.row(model, par, at, h, aux, 1)
+            aux = (*end.w[: model.moving], *end.z)
+        return end, aux
 
     def reach(
         self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int

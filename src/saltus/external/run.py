@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -10,16 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..firing import resolution
+from ..leaves import Leaves, select
 from ..locate import FIRED
 from ..loop import Spec, blank_rows, write_end
 from ..model import At, Par
-from ..record import FLOW, Carry, Knobs, Rows
+from ..record import FLOW, NO_EVENT, Carry, Knobs, Rows
 from ..results import Result
 from ..simulate import Outcome
 from .landing import Step, failure
+from .mesh import guess
 from .sundials import ROOT, Segment
 from .tools import concrete, stacked, tools
 
+DOUBTS = 12
+SHORTER = 0.25  # of a step in which a guard may have hidden a crossing
+DEFECT = 1e-3  # relative: what the equations on the mesh may be off without a word
 HAIR = 32  # times the resolution of time: too short a way for a solver
 
 
@@ -33,10 +39,16 @@ class Run:
             )
         self.who, self.spec = who, spec
         at, self.par, self.knobs = concrete((at, par, knobs), who)
+        if int(self.knobs.grazing) != NO_EVENT:
+            raise ValueError(
+                f'{who}: on_grazing="raise" and "fire" need a search for touches, which SUNDIALS '
+                "does not have. Leave on_grazing out, or choose another method."
+            )
         self.tools = tools(spec, at)
         self.sign = -1.0 if bool(self.par.backward) else 1.0
         self.carry: Carry = self.tools.begin(at, self.par, self.knobs)
         self.rows: list[Rows] = []
+        self.doubts = 0  # attempts in a row in which a guard may have hidden a crossing
 
     def outcome(self) -> Outcome:
         """Run to the end, and hand on what was recorded."""
@@ -70,7 +82,7 @@ class Run:
         target = float(self.carry.target)
         if self._is_there(target) or self._has_settled():
             return
-        segment = Segment(self.who, self.tools, self.carry, self.par, self.knobs)
+        segment = self._segment()
         begun, first = self.carry.counts.evaluations, float(self.carry.at.tau)
         while not self._decided():
             flag, t, y, crossed = segment.step(target)
@@ -84,8 +96,13 @@ class Run:
                 self._stop(Result.too_many_steps)
             elif float(self.carry.at.tau) == first and self._starts_with_an_event(t, y):
                 return
-            else:
-                self._step_to(t, y, self._meant(crossed, flag, t), target)
+            elif not self._step_to(t, y, self._meant(crossed, flag, t), target):
+                begun, segment = begun + segment.evaluations, self._segment(SHORTER * segment.h)
+
+    def _segment(self, longest: float = np.inf) -> Segment:
+        longest = min(longest, float(self.knobs.max_step))
+        knobs = self.knobs._replace(max_step=jnp.asarray(longest))
+        return Segment(self.who, self.tools, self.carry, self.par, knobs)
 
     def _stands_still(self, flag: int, t: float) -> bool:
         return flag != ROOT and abs(t - float(self.carry.at.tau)) <= float(resolution(t))
@@ -129,41 +146,70 @@ class Run:
         at_zero = np.concatenate([np.ravel(np.abs(s) != 1) for s in self.carry.sides])
         return np.where(near & at_zero, 0, crossed)
 
-    def _step_to(self, t: float, y: np.ndarray, crossed: np.ndarray, target: float) -> None:
+    def _step_to(self, t: float, y: np.ndarray, crossed: np.ndarray, target: float) -> bool:
+        """Takes the step, unless a guard may have hidden a crossing in it."""
         there = self.sign * (target - t) <= float(resolution(t))
         tau = jnp.asarray(target if there else t)
         end = self.tools.state(tau, jnp.asarray(y), self.carry.at)
         step = Step(end, self.tools.each(crossed), jnp.asarray(there))
-        self._keep(*self.tools.landed(self.par, self.carry, step))
+        new, row = self.tools.landed(self.par, self.carry, step)
+        looks = bool(self.spec.model.guards) and self.doubts < DOUBTS
+        if looks and bool(self.tools.dips(self.par, self.carry, new)):
+            self.doubts += 1
+            return False
+        self.doubts = 0
+        self._keep(new, row)
+        return True
 
     # -- the record ---------------------------------------------------------------------------
     def _recorded(self) -> Rows:
         """All rows, with what the mesh rule needs for each."""
-        at, model = self.carry.at, self.spec.model
-        n = len(self.rows)
-        if n == 0:
-            rows = blank_rows(self.spec, at, 1)
-        else:
-            size = 1 << n.bit_length()
-            rows = stacked([r._replace(aux=()) for r in self.rows], size)
-            rows = rows._replace(kind=rows.kind.astype(model.kind_dtype), aux=())
-            steps = (rows.kind == FLOW) & (rows.h != 0)
-            aux = _mesh_rule(self.spec)(
-                At(rows.tau, rows.w, rows.i, rows.z), rows.h, steps, self.par
+        at, n = self.carry.at, jnp.asarray(len(self.rows), jnp.int32)
+        if not self.rows:
+            return write_end(blank_rows(self.spec, at, 1), n, at)
+        size = 1 << len(self.rows).bit_length()
+        rows = stacked([r._replace(aux=()) for r in self.rows], size)
+        rows = rows._replace(kind=rows.kind.astype(self.spec.model.kind_dtype))
+        rows = write_end(rows, n, at)
+        starts = At(rows.tau, rows.w, rows.i, rows.z)
+        ends = jax.tree.map(lambda v: jnp.concatenate([v[1:], v[-1:]]), starts)
+        steps = (rows.kind == FLOW) & (rows.h != 0)
+        aux, defects = _mesh_rule(self.spec)(starts, ends, rows.h, steps, self.par)
+        self._warn_of_defects(defects, rows.w)
+        return rows._replace(aux=aux)
+
+    def _warn_of_defects(self, defects: Leaves, states: Leaves) -> None:
+        """Says so where the equations on the mesh are far from the states of the solver."""
+        sizes = [
+            (float(np.max(np.abs(d))), float(np.max(np.abs(v))))
+            for d, v in zip(defects, states, strict=False)
+            if np.size(v)
+        ]
+        off = max(
+            (d / v if v > 0 else d for d, v in sizes), default=0.0, key=lambda r: (np.isnan(r), r)
+        )
+        if not off <= DEFECT:
+            warnings.warn(
+                f"{self.who}: the equations on its mesh end up to {off:.1g} (relative) away from "
+                "its states, and derivatives may be off as much. Write a smaller rtol or max_step, "
+                'mesh="radau", or method=saltus.Radau5().',
+                RuntimeWarning,
+                stacklevel=2,
             )
-            rows = rows._replace(aux=aux)
-        return write_end(rows, jnp.asarray(n, jnp.int32), at)
 
 
 @functools.lru_cache(maxsize=64)
 def _mesh_rule(spec: Spec) -> Any:
-    """What the rule on the mesh needs for every row: its stages, found from where it starts."""
+    """What the rule on the mesh needs for every row: its stages; and where else it ends."""
     model, stepper = spec.model, spec.stepper
-    blank = stepper.aux(model)
 
-    def one(at: At, h: Any, steps: Any, par: Par) -> Any:
+    def one(at: At, end: At, h: Any, steps: Any, par: Par) -> Any:
         length = jnp.where(steps, h, 1e-9)  # jumps have none
-        aux = stepper.redo(model, par, at, length, blank, length)[1]
-        return tuple(jnp.where(steps, v, jnp.zeros_like(v)) for v in aux)
+        first = guess(stepper, model, par, at, end, length)
+        reached, aux = stepper.redo(model, par, at, length, first, length)
+        none = tuple(jnp.zeros_like(v) for v in aux)
+        pairs = zip(reached.w, end.w[: model.nx], strict=False)
+        defects = tuple(jnp.where(steps, a - b, 0.0) for a, b in pairs)
+        return select(steps, aux, none), defects
 
-    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
+    return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, None)))

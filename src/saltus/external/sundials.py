@@ -36,6 +36,7 @@ class Segment:
         self.solver = maker(options)
         y, s = tools.vector(at), self.sign * float(at.tau)
         slopes = np.where(np.arange(tools.size) < tools.moving, self._flow(s, y), 0.0)
+        self.h, self.reached = 0.0, s  # the last step, and where it ended
         self.solver.init_step(*((s, y, slopes) if self.ida else (s, y)))
 
     def step(self, target: float) -> tuple[int, float, np.ndarray, np.ndarray]:
@@ -44,6 +45,7 @@ class Segment:
         end = self.sign * target
         done = self.solver.step(end, method="onestep", tstop=end)
         self.evaluations = int(done.nfev)
+        self.h, self.reached = float(done.t) - self.reached, float(done.t)
         if done.status == ROOT:
             crossed[:] = np.asarray(done.i_events).ravel()
         return int(done.status), self.sign * float(done.t), np.asarray(done.y).ravel(), crossed

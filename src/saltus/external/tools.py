@@ -16,7 +16,7 @@ from ..leaves import Leaves
 from ..loop import Spec, begin
 from ..model import At, Par
 from ..trace import is_tracer
-from .landing import first_length, landed, left, settled
+from .landing import dips, first_length, landed, left, settled
 
 
 class Tools:
@@ -37,6 +37,7 @@ class Tools:
         self.begin = _compiled(begin, spec)
         self.first_length = _compiled(first_length, model)
         self.settled = _compiled(settled, model)
+        self.dips = _compiled(dips, spec)
         self.landed = _compiled(landed, spec)
         self.left = _compiled(left, spec)
         self.arrive = _compiled(arrive, model, spec.stepper)
