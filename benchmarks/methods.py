@@ -18,7 +18,7 @@ import jax.numpy as jnp  # noqa: E402
 
 import saltus  # noqa: E402
 from saltus import Event, HybridSystem, Instant, Tsit5  # noqa: E402
-from saltus.compare import measured, off_by, seconds_of, ways_of  # noqa: E402
+from saltus.compare import judged, measured, seconds_of, ways_of  # noqa: E402
 
 METHOD = Tsit5(rtol=1e-8, atol=1e-8)
 
@@ -59,7 +59,9 @@ def measure(states, parameters):
     ways = [measured(*way, loss, k, 5) for way in ways_of(1e-8)]
     solve = jax.jit(loss).lower(k).compile()
     one = min(seconds_of(solve, k) for _ in range(5))
-    rows = [(w.name, w.seconds, w.megabytes, w.compile_seconds, off_by(w, ways[0])) for w in ways]
+    names = tuple(map(str, range(parameters)))
+    ways = [judged(w, ways[0], names) for w in ways]
+    rows = [(w.name, w.seconds, w.megabytes, w.compile_seconds, w.off) for w in ways]
     return rows, one * (parameters + 1)
 
 

@@ -218,7 +218,7 @@ def test_backsolve_warns_where_states_come_back_elsewhere():
 
 def test_backsolve_stays_silent_on_a_ball():
     sol = solve(BALL, Instant(t=0.0, x={"h": 1.0, "v": 0.0}), P, 2.0, method=TSIT)
-    assert continuous.drift(Continuous("backsolve"), sol) < 100
+    assert continuous.drift(sol) < 100
 
 
 def test_mistakes_are_named():
@@ -235,25 +235,7 @@ def test_mistakes_are_named():
         continuous.adjoint(stiff, 1.0, variant="backsolve")
 
 
-# -- side by side ----------------------------------------------------------------------------------
-
-
-def test_compare_shows_every_way_and_says_that_they_agree():
-    loss = lambda p: solve(BALL, Instant(t=0.0, x={"h": p["h"], "v": 0.0}), p, 1.0).final.x["h"]
-    found = saltus.compare(loss, P)
-    assert found.agree and found["continuous forward"].off < 1e-6
-    assert {w.name for w in found.ways} >= {"adjoint sweep", "tangent sweep", "finite differences"}
-    assert all(w.seconds > 0 for w in found.ways)
-    for word in ("method", "off", "MB", "backsolve", "All agree"):
-        assert word in repr(found)
-
-
-def test_compare_says_which_disagree_and_why():
-    found = saltus.compare(relaxed, 60.0, repeat=1)
-    assert "continuous adjoint, backsolve" in found.disagree
-    assert "integrated backward" in repr(found)
-    with pytest.raises(KeyError, match="adjoint sweep"):
-        found["adjoint"]
+# -- jumps as matrices ----------------------------------------------------------------------------
 
 
 def test_saltation_matrices_can_be_printed_and_multiplied():

@@ -20,9 +20,10 @@ def method_of(system: Any, method: Any) -> Method:
     if method is None:
         return Tsit5() if getattr(system, "constraint", None) is None else Radau5()
     if isinstance(method, type) and issubclass(method, Method):
+        home = "saltus.external" if method.external else "saltus"
         raise TypeError(
             f"solve: method is the class {method.__name__}, expected an object. "
-            f"Write method=saltus.{method.__name__}()."
+            f"Write method={home}.{method.__name__}()."
         )
     if not isinstance(method, Method):
         raise TypeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,17 +14,23 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from .continuous import Continuous
+from .continuous.api import solving
 from .external import IDA
 from .extras import available
-from .probe import promoted, scalar
-from .results import SolveError
+from .names import number_names
+from .probe import numbers_of, scalar
 from .tables import number, table
 from .trust.differences import difference
 from .ways import asking, replacing
 
 OTHER = 1e-5  # another solver, of other order, at the same tolerances
 AGREE = 1e-6  # relative: what two methods may differ by
-REFERENCE = "adjoint sweep"
+NOTE = 90  # letters
+COLUMNS = 4  # parameters that are shown
+SURE = 10  # times what differences may be off by their own account
+DIFFERENCES = "finite differences"
+MESH = "adjoint on the mesh of IDA"
+NAN = float("nan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,17 +38,23 @@ class Way:
     """A gradient by one method, and what it took."""
 
     name: str
-    gradient: Any  # like p; None where the method does not apply
-    off: float  # relative to the adjoint sweep
-    seconds: float  # of a call, compiled; NaN where it could not be compiled
-    compile_seconds: float
-    megabytes: float  # of working memory; where nothing is compiled, of what the way back needs
-    own: float = 0.0  # what it may be off by its own account
+    gradient: Any = None  # like p; None where the method does not apply
+    off: float = NAN  # the largest difference to the reference, relative
+    worst: str = ""  # the parameter of which it is
+    agrees: bool = True
+    seconds: float = NAN  # of a call, compiled; NaN where it could not be compiled
+    compile_seconds: float = NAN
+    megabytes: float = NAN  # of working memory; where nothing is compiled, what is kept to go back
+    own: Any = 0.0  # what it may be off by its own account, for each number
     note: str = ""
 
     @property
     def applies(self) -> bool:
         return self.gradient is not None
+
+    @property
+    def flat(self) -> np.ndarray:
+        return np.asarray(ravel_pytree(self.gradient)[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +63,7 @@ class Comparison:
 
     value: float
     ways: tuple[Way, ...]
+    names: tuple[str, ...]  # of the numbers in p
     limit: float  # the relative difference that counts as agreement
 
     def __getitem__(self, name: str) -> Way:
@@ -61,41 +75,44 @@ class Comparison:
     @property
     def disagree(self) -> tuple[str, ...]:
         """The methods whose gradient is another one."""
-        return tuple(
-            w.name for w in self.ways if w.applies and not w.off <= max(self.limit, 10 * w.own)
-        )
+        return tuple(w.name for w in self.ways if w.applies and not w.agrees)
 
     @property
     def agree(self) -> bool:
         return not self.disagree
 
     def __repr__(self) -> str:
-        head = ["method", "gradient", "off", "ms", "compile s", "MB", ""]
-        rows = [_cells(w) for w in self.ways]
-        lines = [f"Loss {number(self.value, 10)}", table(head, rows, left=(0, 1, 6))]
-        if self.agree:
-            return "\n".join([*lines, f"All agree to {self.limit:.0e}."])
-        return "\n".join([*lines, *(_why(self[name]) for name in self.disagree)])
+        shown = [f"d/d {name}" for name in self.names[:COLUMNS]]
+        more = ["..."] if len(self.names) > COLUMNS else []
+        head = ["method", *shown, *more, "off", "ms", "compile s", "MB", ""]
+        rows = [_cells(w, len(shown), more) for w in self.ways]
+        left = (0, len(head) - 1)
+        lines = [f"Loss {number(self.value, 10)}", table(head, rows, left=left)]
+        return "\n".join([*lines, *_verdict(self)])
 
 
-def _cells(way: Way) -> list[str]:
+def _cells(way: Way, shown: int, more: list[str]) -> list[str]:
     if not way.applies:
-        return [way.name, "-", "-", "-", "-", "-", way.note]
-    flat = np.asarray(ravel_pytree(way.gradient)[0])
-    shown = " ".join(number(v, 7) for v in flat[:4]) + (" ..." if flat.size > 4 else "")
+        return [way.name, *["-"] * shown, *more, *["-"] * 4, way.note]
     size = lambda v, scale: "-" if not np.isfinite(v) else f"{scale * v:.3g}"
     return [
-        way.name, shown, f"{way.off:.1e}", size(way.seconds, 1e3), size(way.compile_seconds, 1.0),
-        size(way.megabytes, 1.0), way.note,
+        way.name, *(number(v, 7) for v in way.flat[:shown]), *more, f"{way.off:.1e}",
+        size(way.seconds, 1e3), size(way.compile_seconds, 1.0), size(way.megabytes, 1.0), way.note,
     ]  # fmt: skip
 
 
+# -- what to say ----------------------------------------------------------------------------------
+
+ALONE = (
+    "all others differentiate the same functions and agree, so that a derivative in the model or "
+    "in the loss may not be that of its values (custom_jvp, custom_vjp, from_callbacks, "
+    "stop_gradient); or the loss jumps there: see saltus.certify(loss, p)"
+)
 CAUSES = {
-    "finite differences": "the step may change the sequence of events, or the loss jumps there: "
-    "see saltus.certify(loss, p)",
+    DIFFERENCES: "the loss may jump there, or have a kink: see saltus.certify(loss, p)",
     "backsolve": "states that are integrated backward leave the solution where errors decay in "
-    "time: see saltus.continuous.drift",
-    "IDA": "another solver took other steps; the difference is the error of one of them: tighten "
+    "time: see saltus.continuous.drift(sol)",
+    MESH: "another solver took other steps; the difference is the error of one of them: tighten "
     "rtol and atol",
     "continuous": "the discrete solution is not accurate enough for its derivatives: tighten rtol "
     "and atol of the method, or there is a kink in the flow: see saltus.certify(loss, p)",
@@ -104,9 +121,26 @@ CAUSES = {
 }
 
 
-def _why(way: Way) -> str:
-    cause = next(text for key, text in CAUSES.items() if key in way.name)
-    return f"{way.name} is off by {way.off:.1e}: {cause}."
+def _verdict(found: Comparison) -> list[str]:
+    if not np.isfinite(found.value):
+        return [
+            "The loss is not finite: its gradients mean nothing. An event or a value that it reads "
+            "may not exist, or a solve may have failed (throw=False)."
+        ]
+    if found.agree:
+        return [f"All agree to {found.limit:.0e}."]
+    alone = found.disagree == (DIFFERENCES,) and sum(w.applies for w in found.ways) > 2
+    return [_why(found[name], alone) for name in found.disagree]
+
+
+def _why(way: Way, alone: bool) -> str:
+    if not np.all(np.isfinite(way.flat)):
+        return f"{way.name} is not finite: it failed, or the derivative does not exist there."
+    cause = ALONE if alone else next(text for key, text in CAUSES.items() if key in way.name)
+    return f"{way.name} is off by {way.off:.1e} in {way.worst}: {cause}."
+
+
+# -- the comparison -------------------------------------------------------------------------------
 
 
 def compare(
@@ -117,18 +151,24 @@ def compare(
     `loss` calls `saltus.solve`, once or more often, and returns a number. `rtol` is the tolerance
     of the continuous methods. Times are the best of `repeat` calls.
     """
-    p = jax.tree.map(promoted, p)
-    value = float(scalar(loss(p), "compare"))
-    found = [measured(name, way, kind, loss, p, repeat) for name, way, kind in ways_of(rtol)]
-    reference = next(w for w in found if w.name == REFERENCE)
-    found.append(_external(loss, p, repeat))
-    found.append(_differences(loss, p, reference.gradient))
-    ways = tuple(dataclasses.replace(w, off=off_by(w, reference)) for w in found)
-    return Comparison(value, ways, AGREE)
+    numbers, whole = numbers_of(p, "compare")
+    seen = solving(loss, "compare")
+    run = lambda q: scalar(seen(whole(q)), "compare")
+    value = float(run(numbers))
+    found = [measured(name, way, kind, run, numbers, repeat) for name, way, kind in ways_of(rtol)]
+    reference = next((w for w in found if w.applies), None)
+    if reference is None:
+        raise ValueError(f"compare: no method gives a gradient. {found[0].note}")
+    found.append(_external(run, numbers, repeat))
+    found.append(_differences(run, numbers, reference.flat))
+    names = tuple(number_names(numbers, "p"))
+    limit = max(AGREE, 64 * float(jnp.finfo(reference.flat.dtype).eps))
+    ways = tuple(judged(w, reference, names, limit) for w in found)
+    return Comparison(value, ways, names, limit)
 
 
 def ways_of(rtol: float) -> Iterator[tuple[str, Any, Any]]:
-    yield REFERENCE, None, jax.grad
+    yield "adjoint sweep", None, jax.grad
     yield "tangent sweep", None, jax.jacfwd
     yield "continuous forward", Continuous(rtol=rtol), jax.jacfwd
     for variant in ("interpolating", "quadrature", "backsolve"):
@@ -136,8 +176,7 @@ def ways_of(rtol: float) -> Iterator[tuple[str, Any, Any]]:
 
 
 def measured(name: str, way: Any, kind: Any, loss: Callable, p: Any, repeat: int) -> Way:
-    nan = float("nan")
-    fn = jax.jit(kind(lambda q: scalar(loss(q), "compare")))
+    fn = jax.jit(kind(loss))
     try:
         with asking(way):
             start = time.perf_counter()
@@ -145,34 +184,37 @@ def measured(name: str, way: Any, kind: Any, loss: Callable, p: Any, repeat: int
             compiling = time.perf_counter() - start
             gradient = compiled(p)
             seconds = min(seconds_of(compiled, p) for _ in range(repeat))
-    except (ValueError, NotImplementedError, SolveError) as error:
-        return Way(name, None, nan, nan, nan, nan, note=_first_sentence(error))
+    except Exception as error:  # whatever it is, the others go on
+        return Way(name, note=_first_sentence(error))
     memory = compiled.memory_analysis()
-    size = nan if memory is None else memory.temp_size_in_bytes / 1e6
-    return Way(name, gradient, nan, seconds, compiling, size)
+    size = NAN if memory is None else memory.temp_size_in_bytes / 1e6
+    return Way(
+        name, gradient, seconds=seconds, compile_seconds=compiling, megabytes=size
+    )  # fmt: skip
 
 
 def _external(loss: Callable, p: Any, repeat: int) -> Way:
     """The adjoint on a mesh that SUNDIALS chose: other steps, other events, not compiled."""
-    name, nan = "adjoint on the mesh of IDA", float("nan")
     if not available("sksundae"):
-        return Way(name, None, nan, nan, nan, nan, note='needs pip install "saltus[sundials]"')
-    fn = jax.grad(lambda q: scalar(loss(q), "compare"))
+        return Way(MESH, note='needs pip install "saltus[sundials]"')
+    fn = jax.grad(loss)
     try:
         with replacing(IDA):
             gradient = fn(p)
             seconds = min(seconds_of(fn, p) for _ in range(repeat))
             size = _kept(loss, p)
-    except (TypeError, ValueError, NotImplementedError, SolveError) as error:
-        return Way(name, None, nan, nan, nan, nan, note=_first_sentence(error))
-    return Way(name, gradient, nan, seconds, nan, size, own=OTHER, note="not compiled")
+    except Exception as error:
+        return Way(MESH, note=_first_sentence(error))
+    return Way(
+        MESH, gradient, seconds=seconds, megabytes=size, own=OTHER, note="not compiled"
+    )  # fmt: skip
 
 
 def _kept(loss: Callable, p: Any) -> float:
     """Megabytes that a loss which is not compiled holds for its way back."""
     held = lambda: sum(a.nbytes for a in jax.live_arrays())
     before = held()
-    back = jax.vjp(lambda q: scalar(loss(q), "compare"), p)
+    back = jax.vjp(loss, p)
     size = held() - before
     del back
     return size / 1e6
@@ -185,37 +227,42 @@ def seconds_of(fn: Callable, p: Any) -> float:
 
 
 def _first_sentence(error: Exception) -> str:
-    return str(error).split(". ")[0].rstrip(".") + "."
+    text = " ".join(str(error).split()) or type(error).__name__
+    return textwrap.shorten(text.split(". ")[0].rstrip(".") + ".", NOTE, placeholder=" ...")
 
 
-def _differences(loss: Callable, p: Any, gradient: Any) -> Way:
+def _differences(loss: Callable, p: Any, gradient: np.ndarray) -> Way:
     """Central differences in every parameter, with steps that keep the sequence of events."""
-    nan = float("nan")
-    (flat, _), (at, back) = ravel_pytree(gradient), ravel_pytree(p)
+    at, back = ravel_pytree(p)
     sizes = np.abs(np.asarray(at)) + 1e-3 * (np.asarray(at) == 0)
     found, errors, start = np.zeros(at.size), np.zeros(at.size), time.perf_counter()
     for k, size in enumerate(sizes):
-        direction = back(jnp.zeros_like(at).at[k].set(size))
-        looked = difference(loss, p, direction, float(flat[k]) * size)
+        direction = back(jnp.zeros_like(at).at[k].set(size.astype(at.dtype)))
+        looked = difference(loss, p, direction, float(gradient[k]) * size)
         if not looked.valid:
-            note = "every step changes the sequence of events"
-            return Way("finite differences", None, nan, nan, nan, nan, note=note)
-        found[k], errors[k] = looked.difference / size, looked.error / size
+            return Way(DIFFERENCES, note="every step changes the sequence of events")
+        found[k], errors[k] = looked.difference / size, looked.spread / size
     seconds = time.perf_counter() - start
-    way = Way("finite differences", back(jnp.asarray(found)), nan, seconds, nan, nan)
-    own = float(np.max(errors / _weights(np.asarray(flat)), initial=0.0))
-    return dataclasses.replace(way, own=own, note=f"good to {own:.0e}, not compiled")
+    own = SURE * errors / _weights(gradient)
+    note = f"good to {np.max(errors, initial=0.0) / _top(gradient):.0e}, not compiled"
+    return Way(DIFFERENCES, back(jnp.asarray(found)), seconds=seconds, own=own, note=note)
+
+
+def _top(gradient: np.ndarray) -> float:
+    return float(np.max(np.abs(gradient), initial=0.0)) or 1.0
 
 
 def _weights(gradient: np.ndarray) -> np.ndarray:
     """What errors are relative to, in each parameter."""
-    top = np.max(np.abs(gradient), initial=0.0)
-    return np.maximum(np.abs(gradient), 1e-6 * top + 1e-300)
+    return np.maximum(np.abs(gradient), 1e-6 * _top(gradient))
 
 
-def off_by(way: Way, reference: Way) -> float:
-    """The largest difference, relative to the gradient's size in each parameter."""
-    if not way.applies or not reference.applies:
-        return float("nan")
-    a, b = (np.asarray(ravel_pytree(w.gradient)[0]) for w in (way, reference))
-    return float(np.max(np.abs(a - b) / _weights(b), initial=0.0))
+def judged(way: Way, reference: Way, names: tuple[str, ...], limit: float = AGREE) -> Way:
+    """With its largest difference to the reference, and whether that is agreement."""
+    if not way.applies:
+        return way
+    a, b = way.flat, reference.flat
+    off = np.abs(a - b) / _weights(b)
+    agrees = bool(np.all(off <= np.maximum(limit, way.own)))
+    worst = int(np.argmax(np.where(np.isnan(off), np.inf, off)))
+    return dataclasses.replace(way, off=float(off[worst]), worst=names[worst], agrees=agrees)

@@ -79,6 +79,16 @@ def promoted(leaf: Any) -> Any:
     return jnp.asarray(leaf, jnp.float64) if whole else leaf
 
 
+def numbers_of(p: Any, owner: str) -> tuple[Any, Callable[[Any], Any]]:
+    """The numbers in p, whole ones as floats, and how p is put together again."""
+    if callable(p) and not jax.tree.leaves(eqx.filter(p, eqx.is_array_like)):
+        raise TypeError(f"{owner}: p is a function. The function comes first, then p.")
+    numbers, others = eqx.partition(jax.tree.map(promoted, p), eqx.is_inexact_array_like)
+    if not jax.tree.leaves(numbers):
+        raise ValueError(f"{owner}: p is {picture(p)}, which has no numbers to differentiate in.")
+    return numbers, lambda q: eqx.combine(q, others)
+
+
 def scalar(value: Any, owner: str = "error_estimate") -> Any:
     if not hasattr(value, "dtype") and not isinstance(value, int | float):
         shown = picture(value)

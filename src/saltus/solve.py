@@ -120,6 +120,8 @@ def solve(
     sol = sol if checkpoints is None or chosen.external else Checkpointed.of(sol)
     sol = dataclasses.replace(sol, tolerance=asked(knobs), on_grazing=on_grazing)
     note(sol)
+    if spec.rules is not None and checkpoints is None:
+        spec.rules.look_at(sol)
     if not is_tracer(sol.result) and (throw or _by_hand(sol)):
         _judge(sol)
     return sol

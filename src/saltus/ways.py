@@ -18,6 +18,11 @@ _asked = jax.make_user_context(_OWN)
 
 def current_way(given: Any) -> Any:
     """The way of a solve that was given `given`."""
+    if given is not None and (isinstance(given, type) or not hasattr(given, "cotangent")):
+        raise TypeError(
+            f"solve: sensitivity is {given!r}, expected None or a Continuous. Write "
+            "sensitivity=saltus.continuous.Continuous()."
+        )
     return given if _asked.value == _OWN else _asked.value
 
 

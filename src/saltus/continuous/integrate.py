@@ -19,6 +19,7 @@ MOST, LEAST = 10_000, 1e-9  # steps in one row, and the length of one
 STUCK = 0.3  # of the error that is left when a step is shortened
 SMALL = 1e-3  # parts of the largest entry of a leaf that have its whole tolerance
 TINY = 1e-5  # ... of the largest entry of all
+ROUNDINGS = 16  # what a relative tolerance is at least, for numbers of single precision
 FLOOR = 1e-6  # states that are so small need no relative accuracy
 
 
@@ -53,7 +54,7 @@ def over_row(step: Step, y: Leaves, order: int) -> Leaves:
         size = jnp.where(known, jnp.maximum(tried.error, 1e-10), 1e10)
         factor = jnp.clip(0.9 * size ** (-1.0 / order), 0.1, jnp.where(stuck > 0, 1.0, 5.0))
         factor = jnp.where(ok, jnp.maximum(factor, 0.9), jnp.minimum(factor, 0.5))
-        y = tuple(jnp.where(ok, a, b) for a, b in zip(tried.y, y, strict=True))
+        y = tuple(jnp.where(ok, a.astype(b.dtype), b) for a, b in zip(tried.y, y, strict=True))
         u = jnp.where(ok, jnp.where(last, 1.0, u + h), u)
         before = jnp.where(ok, jnp.inf, tried.error)
         return k + 1, u, h * factor, before, jnp.where(ok, 0, stuck), y
@@ -80,7 +81,9 @@ def norm(error: Leaves, old: Leaves, new: Leaves, rtol: Any, floor: Any = ()) ->
     worst = jnp.zeros(())
     for e, a, b, top, low in zip(error, old, new, tops, least, strict=True):
         size = jnp.maximum(jnp.abs(a), jnp.abs(b)) + SMALL * top + TINY * most + low
-        worst = jnp.maximum(worst, jnp.max(jnp.abs(e) / (rtol * size), initial=0.0))
+        least_rtol = ROUNDINGS * float(jnp.finfo(a.dtype).eps)
+        bound = jnp.maximum(rtol, least_rtol) * size
+        worst = jnp.maximum(worst, jnp.max(jnp.abs(e) / bound, initial=0.0))
     return worst
 
 

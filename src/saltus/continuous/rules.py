@@ -19,6 +19,7 @@ from ..leaves import Leaves
 from ..loop import Spec
 from ..rowmaps import Mask, RowData, branches, pulled, spread
 from .adjoints import flow_adjoint, transposed
+from .drift import warn_of_drift
 from .fields import arrival, explicit, late_by_guard, late_by_time
 from .tangents import flow_tangent
 
@@ -44,13 +45,18 @@ class Continuous:
                 f"Continuous: variant is {self.variant!r}, expected one of "
                 f"{', '.join(map(repr, VARIANTS))}."
             )
-        if not 1e-14 <= self.rtol <= 0.1:
-            raise ValueError(f"Continuous: rtol is {self.rtol}, expected 1e-14 to 0.1.")
+        if not isinstance(self.rtol, int | float) or not 1e-14 <= self.rtol <= 0.1:
+            raise ValueError(f"Continuous: rtol is {self.rtol!r}, expected 1e-14 to 0.1.")
 
     def carried(self, spec: Spec, state: Leaves) -> Leaves:
         """What an adjoint sweep takes along with the adjoints, from the end."""
         if self.variant != "backsolve":
             return ()
+        if spec.model.invariant is not None:
+            raise ValueError(
+                'Continuous: variant="backsolve" cannot go back through the projections onto '
+                'invariants. Write variant="interpolating".'
+            )
         if not explicit(spec):
             raise ValueError(
                 f'Continuous: variant="backsolve" integrates backward with an explicit method, '
@@ -58,6 +64,11 @@ class Continuous:
                 'constraints. Write variant="interpolating", or method=saltus.Tsit5().'
             )
         return state
+
+    def look_at(self, sol: Any) -> None:
+        """Called with every solution that is to be differentiated so."""
+        if self.variant == "backsolve" and explicit(sol.spec):
+            warn_of_drift(self, sol)
 
     def tangent(
         self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,

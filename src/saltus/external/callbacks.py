@@ -16,8 +16,10 @@ def from_callbacks(
     """A function of vectors that JAX can differentiate once, from plain Python.
 
     `value(*vectors)` returns a vector of this `size`, `jacobian(*vectors)` the tuple of its
-    Jacobians, one for each argument, both as NumPy arrays. Use the result inside model functions:
-    `flow=lambda now, p: {"x": f(now.x["x"], p)}`. It has first derivatives, no second ones.
+    Jacobians, one for each argument, both as NumPy arrays; numbers arrive as vectors of one entry.
+    Use the result inside model functions: `flow=lambda now, p: {"x": f(now.x["x"], p)}`. It has
+    first derivatives, no second ones, and so it stands in flows, rates, guards and resets, with
+    explicit methods, `Radau5` and `CVODE`.
     """
     out = jax.ShapeDtypeStruct((size,), jnp.float64)
 
@@ -45,12 +47,23 @@ def from_callbacks(
 
     @fn.defjvp
     def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        shapes = tuple(jax.ShapeDtypeStruct((size, a.size), jnp.float64) for a in primals)
-        matrices = jax.pure_callback(checked_jacobian, shapes, *primals, vmap_method="sequential")
-        change = sum(m @ jnp.ravel(t) for m, t in zip(matrices, tangents, strict=True))
+        change = sum(m @ t for m, t in zip(matrices(*primals), tangents, strict=True))
         return fn(*primals), change
 
+    @jax.custom_jvp
+    def matrices(*args: Any) -> Any:
+        shapes = tuple(jax.ShapeDtypeStruct((size, a.size), jnp.float64) for a in args)
+        return jax.pure_callback(checked_jacobian, shapes, *args, vmap_method="sequential")
+
+    @matrices.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        raise NotImplementedError(
+            "from_callbacks: a second derivative is needed here, and callbacks offer first ones. "
+            "Hessians, constraints, Rodas5P and events of events need it. Write this function in "
+            "JAX, or use it in a flow with an explicit method, saltus.Radau5() or CVODE()."
+        )
+
     def on_vectors(*args: Any) -> Any:
-        return fn(*(jnp.asarray(a, jnp.float64) for a in args))
+        return fn(*(jnp.ravel(jnp.asarray(a, jnp.float64)) for a in args))
 
     return on_vectors

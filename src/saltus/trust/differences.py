@@ -12,6 +12,7 @@ from ..gather import gathering
 from ..record import action_of, is_reset
 from ..solution import Solution
 
+EPS = float(np.finfo(float).eps)
 STEPS = (1e-7, 1e-8, 1e-9)  # relative to the parameters, for one-sided derivatives
 
 
@@ -37,6 +38,7 @@ class Differences(NamedTuple):
     difference: float
     error: float  # what the difference itself may be off
     step: float  # relative; NaN where every step changes the sequence of events
+    spread: float = np.nan  # what it is off as three lengths of the step see it
 
     @property
     def valid(self) -> bool:
@@ -127,9 +129,14 @@ def difference(loss: Callable, p: Any, direction: Any, slope: float) -> Differen
         around = [value(s * step) for s in (-1.0, 1.0, -0.5, 0.5)]
         if any(events != base[1] for _, events in around):
             continue
+        near = [value(s * step)[0] for s in (-0.25, 0.25)]
         coarse = (around[1][0] - around[0][0]) / (2 * step)
         fine = (around[3][0] - around[2][0]) / step
+        finest = 2 * (near[1] - near[0]) / step
         best = fine + (fine - coarse) / 3
+        other = finest + (finest - fine) / 3
         noise = 1e-9 * max(abs(base[0]), 1e-300) / step
-        return Differences(slope, best, abs(best - fine) + noise, step)
+        uneven = 4 * sum(near) - around[2][0] - around[3][0] - 6 * base[0]  # nothing but noise
+        spread = abs(best - other) + (abs(uneven) + 8 * EPS * abs(base[0])) / step
+        return Differences(slope, best, abs(best - fine) + noise, step, spread)
     return Differences(slope, np.nan, np.nan, np.nan)
