@@ -6,29 +6,29 @@ import numpy as np
 import pytest
 
 import saltus
-from dae_problems import dae_problem
-from problems import problem
+from dae_problems import DAE_PROBLEMS, dae_problem
+from problems import PROBLEMS, problem
 from saltus import Event, HybridSystem, Instant, Result, solve, when
 from saltus.external import CVODE, IDA, from_callbacks
 
 pytest.importorskip("sksundae")
 
 FINE = {"rtol": 1e-10, "atol": 1e-12}
-CASES = [
-    ("simple_hybrid_ode", CVODE), ("kicked_ball", CVODE), ("nested_chain", CVODE),
-    ("sampled_controller", CVODE), ("memory_of_z", IDA), ("two_rates", IDA),
-    pytest.param("breaking_spring", CVODE, marks=pytest.mark.slow),
-    pytest.param("drag_ball", IDA, marks=pytest.mark.slow),
-    pytest.param("thermostat", CVODE, marks=pytest.mark.slow),
-    pytest.param("ramped_tank", CVODE, marks=pytest.mark.slow),
-]  # fmt: skip
+QUICK = {"kicked_ball", "nested_chain", "sampled_controller", "memory_of_z", "two_rates"}
+INDEX_2 = {name for name in DAE_PROBLEMS if name.startswith("pendulum")}
+LONG = {"cauer", "cauer_start"}  # a test of its own below
+
+
+def cases():
+    every = {**dict.fromkeys(PROBLEMS, CVODE), **dict.fromkeys(DAE_PROBLEMS, IDA)}
+    for name, method in every.items():
+        if name not in INDEX_2 | LONG:
+            marks = [] if name in QUICK else [pytest.mark.slow]
+            yield pytest.param(name, method, marks=marks)
 
 
 def case_of(name):
-    try:
-        return problem(name)
-    except KeyError:
-        return dae_problem(name)
+    return problem(name) if name in PROBLEMS else dae_problem(name)
 
 
 def worst(case, method):
@@ -43,7 +43,7 @@ def worst(case, method):
     return max(out.values())
 
 
-@pytest.mark.parametrize("name, method", CASES)
+@pytest.mark.parametrize("name, method", list(cases()))
 def test_gradients_on_the_mesh_of_sundials_are_those_of_the_reference(name, method):
     case = case_of(name)
     got = case.evaluate(method=method(**FINE))

@@ -132,7 +132,7 @@ def _guards_after(
         value, tiny, active = here.values[j], here.tiny[j], here.active[j]
         mine = (fired == model.actions.index(action)) & (_members(action) == member)
         if not starting:  # a root is zero, whatever rounding makes of it
-            unmoved = mine & c.together[j] & (jnp.abs(value - c.values[j]) <= tiny)
+            unmoved = c.together[j] & (jnp.abs(value - c.values[j]) <= tiny)
             tiny = jnp.where(unmoved, jnp.maximum(tiny, jnp.abs(value)), tiny)
         waits = c.together[j] & ~mine & (jnp.abs(value) <= tiny) & active
         side = _guard_side(action, c.sides[j], value, tiny, active, mine, waits, sig)
