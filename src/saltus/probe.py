@@ -89,16 +89,20 @@ def numbers_of(p: Any, owner: str) -> tuple[Any, Callable[[Any], Any]]:
     return numbers, lambda q: eqx.combine(q, others)
 
 
-def scalar(value: Any, owner: str = "error_estimate") -> Any:
+def scalar(
+    value: Any, owner: str = "error_estimate", write: str = 'lambda p: solve(...).final.x["h"]'
+) -> Any:
+    """The value of a loss, or an error where it is not one real number."""
     if not hasattr(value, "dtype") and not isinstance(value, int | float):
         shown = picture(value)
     elif jnp.ndim(value):
         shown = f"an array of shape {jnp.shape(value)}"
+    elif not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        shown = f"{picture(value)}, which has no derivatives"
     else:
         return value
     raise ValueError(
-        f"{owner}: the loss returned {shown}, expected one number. Write "
-        'lambda p: solve(...).final.x["h"], or a sum.'
+        f"{owner}: the loss returned {shown}, expected one number. Write {write}, or a sum."
     )
 
 

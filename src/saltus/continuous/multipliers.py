@@ -8,6 +8,7 @@ constraint's gradient, which no motion on the constraint feels; the papers take 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,19 +19,22 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ..consistent import attached
-from ..costates import pulled_back
-from ..leaves import Leaves
+from ..costates import extent, marked, pulled_back
+from ..leaves import Leaves, numbered
 from ..model import At, Model, Par
-from ..plot import pyplot
-from ..record import FLOW
+from ..plot import COLOURS, LINES, pyplot
 from ..solution import Solution
-from ..tables import named
+from ..tables import is_traced, named, number, table
 from .rules import Continuous
+
+SHOWN = 12  # numbers that are printed
 
 
 class Adjoints(eqx.Module):
-    """`lambda` and `mu` along a solution; at a jump there are two entries with the same time.
+    """`lambda` and `mu` along a solution; where they jump there are two entries with the same time.
 
+    They jump at events, and at times at which the loss looks (saved values, `sol(t)`, `sol.at(t)`,
+    states after events): what is seen there counts in the entry before, not in the one after.
     `lam` has the structure of x, `mu` that of z (`None` without constraints), with one axis more;
     `jump` marks entries just before a jump.
     """
@@ -42,24 +46,73 @@ class Adjoints(eqx.Module):
 
     def plot(self, names: Any = None) -> Any:
         """A figure of all adjoints over time, with gaps at jumps; `names` chooses some."""
-        plt = pyplot()
-        series = {f"λ of {k}": v for k, v in named(self.lam, "x").items()}
-        if self.mu is not None:
-            series |= {f"μ of {k}": v for k, v in named(self.mu, "z").items()}
-        wanted = [k for k in series if names is None or k in names or k[5:] in names]
+        plt, chosen = pyplot(), _chosen(self._series(), names)
         figure, axes = plt.subplots(
-            len(wanted), 1, sharex=True, squeeze=False, figsize=(7, 1 + 1.6 * len(wanted))
+            len(chosen), 1, sharex=True, squeeze=False, figsize=(7, 1 + 1.6 * len(chosen))
         )  # fmt: skip
-        breaks = np.flatnonzero(np.asarray(self.jump)) + 1
-        t = np.insert(np.asarray(self.t, float), breaks, np.nan)
-        for ax, name in zip(axes[:, 0], wanted, strict=True):
-            values = np.asarray(series[name], float)
-            ax.plot(t, np.insert(values, breaks, np.nan, axis=0))
-            for k in breaks:
-                ax.axvline(self.t[k], color="0.8", lw=0.8, zorder=0)
+        places = np.flatnonzero(np.asarray(self.jump))
+        times = np.unique(np.asarray(self.t, float)[places])
+        for ax, (name, values) in zip(axes[:, 0], chosen.items(), strict=True):
+            parts = _components(name.split(" of ", 1)[1], values)
+            for part, colour in zip(parts, itertools.cycle(COLOURS)):
+                self._curve(ax, parts[part], colour, part)
+            for time in times:
+                ax.axvline(time, color="0.8", lw=0.8 if len(times) <= LINES else 0.3, zorder=0)
+            if 1 < len(parts) <= len(COLOURS):
+                ax.legend(loc="best", ncols=2)
             ax.set_ylabel(name)
         axes[-1, 0].set_xlabel("t")
         return figure
+
+    def _curve(self, ax: Any, values: Any, colour: str, text: str) -> None:
+        """One line, interrupted at jumps; a piece that is one point is a dot."""
+        t = np.asarray(self.t, float)
+        pieces = np.split(np.arange(len(t)), np.flatnonzero(np.asarray(self.jump)) + 1)
+        ax.plot([], [], color=colour, label=text)
+        for piece in pieces:
+            dot = "." if len(np.unique(t[piece])) == 1 else None
+            ax.plot(t[piece], values[piece], color=colour, marker=dot)
+
+    def _series(self) -> dict[str, Any]:
+        series = {f"λ of {k}": v for k, v in named(self.lam, "x").items()}
+        if self.mu is not None:
+            series |= {f"μ of {k}": v for k, v in named(self.mu, "z").items()}
+        return series
+
+    def __repr__(self) -> str:
+        if is_traced((self.t, self.lam)):
+            return "Adjoints, traced"
+        rows = [
+            [part, number(v[0]), number(v[-1])]
+            for name, values in self._series().items()
+            for part, v in _components(name, values).items()
+        ]
+        more = f"\n... and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+        head = ["", *(f"t = {number(self.t[k])}" for k in (0, -1))]
+        return f"Adjoints {extent(self.t, self.jump)}\n{table(head, rows[:SHOWN])}{more}"
+
+
+def _components(name: str, values: Any) -> dict[str, Any]:
+    """Every number of a leaf over time, by name."""
+    values = np.asarray(values, float)
+    names = numbered([name], [values.shape[1:]], name)
+    return dict(zip(names, values.reshape(len(values), -1).T, strict=True))
+
+
+def _chosen(series: dict[str, Any], names: Any) -> dict[str, Any]:
+    """Those that `names` ask for: `x`, or `λ of x`."""
+    if names is None:
+        return series
+    wanted = [names] if isinstance(names, str) else list(names)
+    short = [name.split(" of ", 1)[1] for name in series]
+    unknown = [name for name in wanted if name not in series and name not in short]
+    if unknown or not wanted:
+        what = f"no state is called {unknown[0]!r}" if unknown else "names is empty"
+        raise ValueError(
+            f"adjoints.plot: {what}; there are {list(dict.fromkeys(short))}. Write "
+            f"plot(names=[{short[0]!r}]), or leave names out."
+        )
+    return {k: v for k, v in series.items() if k in wanted or k.split(" of ", 1)[1] in wanted}
 
 
 def adjoints(
@@ -68,21 +121,22 @@ def adjoints(
 ) -> Adjoints:  # fmt: skip
     """`lambda(t)` and `mu(t)` of a loss that is a function of a solution, by adjoint equations.
 
-    Write `adjoints(lambda sol: sol.integral["cost"], sol)`.
+    Write `adjoints(lambda sol: sol.integral["cost"], sol)`. Entries are at steps, at events, and at
+    times at which the loss looks. Of these, times that only exist inside `jax.vmap` or `jax.jit`
+    get no entries: write `sol(times)` instead of a `vmap` over `sol(t)`. What the loss sees of z at
+    such a time counts as a push on x there, not in `mu`.
     """
-    rows, kept = pulled_back(loss, sol, Continuous(variant, rtol))
-    model, tape = sol.spec.model, jax.tree.map(jax.lax.stop_gradient, sol.tape)
-    lam = tuple(jnp.asarray(v) for v in rows[1 : 1 + model.moving])
-    mu = None
+    curve = pulled_back("adjoints", loss, sol, Continuous(variant, rtol))
+    model, par = sol.spec.model, jax.tree.map(jax.lax.stop_gradient, sol.tape.par())
+    lam = tuple(jnp.asarray(v) for v in curve.lam[1 : 1 + model.moving])
+    mu: Leaves = ()
     if model.constraint is not None:
         _check(model)
-        lam_x, mu = _multipliers(model, tape, jnp.asarray(kept), lam)
-        lam = (*lam_x, *lam[model.nx :])
-        mu = model.z.join(list(mu), ())
-    x = model.x.join(list(lam[: model.nx]), ())
-    t = np.asarray(tape.theta[0] + tape.tau)[kept]
-    jumps = (np.asarray(tape.kind)[kept] != FLOW) & (kept < int(tape.n))
-    return Adjoints(t, x, mu, jumps)
+        lam, mu = _multipliers(model, curve.at, par, lam)
+    x = lam[: model.nx]
+    jumps = marked(curve.before, (*x, *mu))
+    structured = None if model.constraint is None else model.z.join(list(mu), ())
+    return Adjoints(curve.t, model.x.join(list(x), ()), structured, jumps)
 
 
 def _check(model: Model) -> None:
@@ -95,8 +149,8 @@ def _check(model: Model) -> None:
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
-def _multipliers(model: Model, tape: Any, rows: Any, lam: Leaves) -> tuple[Leaves, Leaves]:
-    return jax.vmap(lambda k, v: _at(model, tape.state(k), tape.par(), v))(rows, lam)
+def _multipliers(model: Model, at: At, par: Par, lam: Leaves) -> tuple[Leaves, Leaves]:
+    return jax.vmap(lambda at, v: _at(model, at, par, v))(at, lam)
 
 
 def _at(model: Model, at: At, par: Par, lam: Leaves) -> tuple[Leaves, Leaves]:

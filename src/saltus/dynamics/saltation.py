@@ -11,14 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..consistent import attached
+from ..costates import checked
 from ..jump import Firing, approach, reset
 from ..model import Action, At, Model, Par
 from ..record import action_of, is_reset
 from ..solution import Solution
-from ..tables import named, number, table
+from ..tables import is_traced, named, number, table
 from .states import flat, vector
 
 SHOWN = 12  # matrices that are printed
+ROUNDING = 1e-13  # of the largest entry: less is printed as 0
 
 
 class Saltation(eqx.Module):
@@ -33,9 +35,14 @@ class Saltation(eqx.Module):
         return self.matrix @ getattr(change, "matrix", change)
 
     def __repr__(self) -> str:
+        if is_traced((self.t, self.matrix)):
+            return f'"{self.event}", traced'
+        matrix = np.asarray(self.matrix)
+        least = ROUNDING * np.max(np.abs(matrix), initial=0.0)
+        shown = np.where(np.abs(matrix) <= least, 0.0, matrix)  # no -0, no 1e-18
         rows = [
             [f"{name} +", *(number(v, 6) for v in row)]
-            for name, row in zip(self.states, np.asarray(self.matrix), strict=True)
+            for name, row in zip(self.states, shown, strict=True)
         ]
         head = [f'"{self.event}" at t = {number(self.t, 8)}', *(f"{s} -" for s in self.states)]
         return table(head, rows)
@@ -74,6 +81,7 @@ def saltations(sol: Solution) -> Jumps:
     `dx+ = matrix dx-` for a small change of the state just before the event: it moves the event,
     the state there and what the reset makes of it, all seen at one and the same time.
     """
+    sol = checked("saltations", sol)
     model, tape = sol.spec.model, sol.tape
     states = _state_names(sol)
     kinds = np.asarray(tape.kind)[: int(tape.n)]
