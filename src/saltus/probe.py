@@ -98,7 +98,7 @@ def scalar(
     elif jnp.ndim(value):
         shown = f"an array of shape {jnp.shape(value)}"
     elif not jnp.issubdtype(jnp.result_type(value), jnp.floating):
-        shown = f"{picture(value)}, which has no derivatives"
+        shown = "a whole number, which has no derivatives"
     else:
         return value
     raise ValueError(
