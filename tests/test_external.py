@@ -189,9 +189,13 @@ def test_what_happens_at_the_start_between_steps_and_at_the_end_is_seen():
     assert float(sol.final.x) == 2.0
 
 
-def test_touches_cannot_be_asked_for():
+def test_what_it_does_not_do_is_refused():
     with pytest.raises(ValueError, match="on_grazing"):
         solve(BALL, START, P, 1.5, method=CVODE(), on_grazing="raise")
+    with pytest.raises(ValueError, match="checkpoints"):
+        solve(BALL, START, P, 1.5, method=CVODE(), checkpoints=100)
+    with pytest.raises(ValueError, match="its own steps"):
+        CVODE(control=saltus.Fixed(0.1))
 
 
 def test_time_may_run_backward():

@@ -106,6 +106,11 @@ def solve(
         knobs = knobs._replace(
             max_step=jnp.minimum(knobs.max_step, still(jnp.abs(t1 - t0)) / PARTS)
         )
+    if chosen.external and checkpoints is not None:
+        raise ValueError(
+            f"solve: checkpoints={checkpoints} does not go with {type(chosen).__name__}, which "
+            "keeps every step. Leave checkpoints out, or choose another method."
+        )
     if chosen.external:
         outcome = chosen.simulate(spec, at, par, knobs)
         tape, visits = _tape(spec, outcome, at, par, ts)
@@ -117,7 +122,7 @@ def solve(
         outcome, tape, visits = in_pieces(spec, at, par, knobs, rows, capacity, ts)
         outcome = _kept(model, outcome, par, knobs)
     sol = _solution(system, spec, tape, outcome, ts, visits, log_size)
-    sol = sol if checkpoints is None or chosen.external else Checkpointed.of(sol)
+    sol = sol if checkpoints is None else Checkpointed.of(sol)
     sol = dataclasses.replace(sol, tolerance=asked(knobs), on_grazing=on_grazing)
     note(sol)
     if spec.rules is not None and checkpoints is None:

@@ -33,6 +33,11 @@ class External(Method):
                 f"{type(self).__name__}: mesh is {self.mesh!r}, expected one of "
                 f"{', '.join(map(repr, RULES))}."
             )
+        if not self.control.adaptive:
+            raise ValueError(
+                f"{type(self).__name__}: SUNDIALS chooses its own steps. Leave control out, or "
+                "write max_step=..., or take another method."
+            )
 
     @property
     def stepper(self) -> Any:
@@ -40,8 +45,8 @@ class External(Method):
 
     @classmethod
     def like(cls, method: Method) -> External:
-        """The same tolerances."""
-        return cls(rtol=method.rtol, atol=method.atol)
+        """The same tolerances and longest step."""
+        return cls(rtol=method.rtol, atol=method.atol, max_step=method.max_step)
 
     def simulate(self, spec: Any, at: Any, par: Any, knobs: Any) -> Any:
         """Steps, events and mesh by SUNDIALS."""
