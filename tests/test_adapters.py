@@ -479,6 +479,7 @@ def hop(system, p, end=0.7, method=TIGHT, **start):
     return solve(system, Instant(t=0.0, **given), p, end, method=method)
 
 
+@pytest.mark.slow
 def test_an_algebraic_state_is_pinned_in_modes_that_do_not_determine_it():
     system, p = hopper(), {"k": 400.0, "c": 4.0}
 

@@ -518,6 +518,7 @@ def test_segments_need_outputs_and_say_when_event_times_count():
     assert shot.values == pytest.approx(plain.values, abs=1e-4 * plain.sd.max())
 
 
+@pytest.mark.slow
 def test_outliers_and_priors_count_in_segments_as_they_do_elsewhere():
     data = measurements()
     data["h"][::8] += 1.0
@@ -649,6 +650,7 @@ def test_an_experiment_may_bring_its_own_input():
     assert other["k"] == pytest.approx(0.7, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_multiple_shooting_works_for_modes():
     from saltus import demo
 

@@ -117,6 +117,7 @@ def test_the_error_of_the_penalty_form_falls_with_its_stiffness():
     np.testing.assert_allclose(end(1e6).y["pull"], exact.y["pull"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_gradients_of_mechanisms_can_be_batched():
     swing = pendulum(
         contacts=stop("wall", lambda now, p: now.q["x"], at=0.4, side="below", restitution=0.7)
@@ -247,6 +248,7 @@ def struck_in_turn(fall, e):
     return speed, rate
 
 
+@pytest.mark.slow
 def test_two_feet_that_land_together_are_two_models():
     """Together, the rod jumps back as it came; one by one, the impacts leave it turning."""
     p = {"e": 0.5}
