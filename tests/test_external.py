@@ -194,6 +194,10 @@ def test_what_it_does_not_do_is_refused():
         solve(BALL, START, P, 1.5, method=CVODE(), on_grazing="raise")
     with pytest.raises(ValueError, match="checkpoints"):
         solve(BALL, START, P, 1.5, method=CVODE(), checkpoints=100)
+    with pytest.raises(TypeError, match="float64"):
+        solve(
+            BALL, Instant(t=0.0, x={"h": np.float32(1), "v": np.float32(0)}), P, 1.5, method=IDA()
+        )
     with pytest.raises(ValueError, match="its own steps"):
         CVODE(control=saltus.Fixed(0.1))
 

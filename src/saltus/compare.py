@@ -128,7 +128,9 @@ def _verdict(found: Comparison) -> list[str]:
             "may not exist, or a solve may have failed (throw=False)."
         ]
     if found.agree:
-        return [f"All agree to {found.limit:.0e}."]
+        rough = [w for w in found.ways if w.applies and w.off > found.limit]
+        but = ", ".join(f"{w.name} to {w.off:.0e}, which is what it can tell" for w in rough)
+        return [f"All agree to {found.limit:.0e}{', but ' if but else ''}{but}."]
     alone = found.disagree == (DIFFERENCES,) and sum(w.applies for w in found.ways) > 2
     return [_why(found[name], alone) for name in found.disagree]
 

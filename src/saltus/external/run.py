@@ -44,6 +44,12 @@ class Run:
                 f'{who}: on_grazing="raise" and "fire" need a search for touches, which SUNDIALS '
                 "does not have. Leave on_grazing out, or choose another method."
             )
+        for leaf in (*at.w, *at.z):
+            if leaf.dtype != jnp.float64:
+                raise TypeError(
+                    f"{who}: a state is {leaf.dtype}, and SUNDIALS computes with float64. Start "
+                    "from float64 numbers, or choose another method."
+                )
         self.tools = tools(spec, at)
         self.sign = -1.0 if bool(self.par.backward) else 1.0
         self.carry: Carry = self.tools.begin(at, self.par, self.knobs)
@@ -191,7 +197,8 @@ class Run:
         if not off <= DEFECT:
             warnings.warn(
                 f"{self.who}: the equations on its mesh end up to {off:.1g} (relative) away from "
-                "its states, and derivatives may be off as much. Write a smaller rtol or max_step, "
+                "its states, and derivatives are off as much or more. Write a smaller rtol or "
+                "max_step, "
                 'mesh="radau", or method=saltus.Radau5().',
                 RuntimeWarning,
                 stacklevel=2,
