@@ -92,6 +92,13 @@ def test_implicit_methods_take_float32_states_with_events(method):
     np.testing.assert_allclose(sol.events.t, BOUNCES, atol=LATE)
 
 
+def test_costs_of_float32_states_by_an_implicit_method():
+    """x = 1 / (1 + p t), and the integral of x is log(1 + p t) / p."""
+    cubic = HybridSystem(lambda now, p: -p * now.x**2, rate=lambda now, p: now.x)
+    sol = solve(cubic, Instant(t=0.0, x=np.float32(1)), 1.2, 3.0, method=saltus.Radau5())
+    assert float(sol.integral) == pytest.approx(np.log(4.6) / 1.2, rel=1e-6)
+
+
 def test_derivatives_of_float32_are_float32_and_right():
     """The derivative by e at the end moves by 40 per second of delay (C3)."""
     slope = jax.grad(lambda e: drop(e=e, number=np.float32).final.x["h"])(jnp.float32(0.7))

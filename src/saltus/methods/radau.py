@@ -152,7 +152,7 @@ class RadauStepper:
         rates = [field.both(at.tau + c * h, s)[1] for c, s in zip(C, stages, strict=True)]
         q = at.w[model.nx : model.moving]
         q_end = tuple(
-            v + h * sum(float(A[2, j]) * r[i] for j, r in enumerate(rates))
+            (v + h * sum(float(A[2, j]) * r[i] for j, r in enumerate(rates))).astype(v.dtype)
             for i, v in enumerate(q)
         )  # fmt: skip
         end = field.state(at.tau + h, stages[2], q_end)
