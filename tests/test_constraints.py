@@ -65,6 +65,7 @@ def test_an_inconsistent_start_is_reported_by_equation_and_repaired_on_request()
     assert solve(PENDULUM, start, 1.2, 1.0, repair=True).result == Result.success
 
 
+@pytest.mark.slow
 def test_a_repaired_start_is_differentiable():
     start = Instant(t=0.0, x={"x": 0.7, "y": -1.0, "u": 0.3, "w": 0.1}, z=GUESS)
     height = lambda length: saltus.consistent(PENDULUM, start, length).x["y"]

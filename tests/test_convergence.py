@@ -113,6 +113,7 @@ def test_saved_values_after_an_event_lose_at_most_one_order_and_in_the_hessian_o
     assert slope(steps, errors) > 5 - lost - SLACK
 
 
+@pytest.mark.slow
 def test_a_kink_inside_the_flow_spoils_the_hessian_and_a_declared_one_does_not():
     """v|v| at the apex: the value does not show it, the Hessian does."""
     case = problem("drag_ball")

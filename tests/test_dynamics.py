@@ -131,6 +131,7 @@ def test_states_that_are_not_free_stay():
 # -- other sections and drives --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_section_may_be_an_event_that_changes_nothing():
     """Van der Pol's limit cycle; Liouville: the multipliers' product is exp of the divergence."""
     system = HybridSystem(

@@ -213,6 +213,7 @@ def test_event_times_that_are_further_off_than_their_noise_are_noticed():
     assert "times of bounce are off by" in other.message
 
 
+@pytest.mark.slow
 def test_experiments_have_starts_sampling_and_horizons_of_their_own():
     high = START.replace(x={"h": 5.0, "v": 0.0})
     ts = np.linspace(0.2, 2.0, 12)
@@ -263,6 +264,7 @@ def test_unknown_noise_is_estimated_for_every_output():
     assert near_truth(other)
 
 
+@pytest.mark.slow
 def test_outliers_do_little_to_a_student_likelihood():
     data = measurements()
     data["h"][::8] += 1.0
@@ -561,6 +563,7 @@ def test_data_may_go_on_after_a_prediction_has_ended():
     assert other["g"] == pytest.approx(9.81, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_sweep_is_chosen_from_the_sizes():
     fit = fitted()
     assert fit._objective.direction() == "forward"

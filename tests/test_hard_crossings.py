@@ -92,6 +92,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 def test_dips_of_guards_that_are_no_polynomials_are_seen_wherever_they_lie():
     """Depths of 1e-1, 1e-3 and 1e-6 at 40 places, with default tolerances. A crossing of a dip of
     depth d has a speed of about sqrt(2 d): an error of 1e-8 in the states moves it by that much

@@ -255,6 +255,7 @@ def test_inside_jit_there_is_no_error_yet():
         jax.jit(lambda u: solve(DECAY, at(u=u), None, 1.0).error)(1.0)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_batch_is_that_of_its_first_failure():
     """Lanes of two axes; the second ball of the second row rests on the floor."""
     start = lambda h: Instant(t=0.0, x={"h": h, "v": 0.0})

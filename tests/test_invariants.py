@@ -78,6 +78,7 @@ def test_tangents_lie_in_the_tangent_space():
     np.testing.assert_allclose(x["s"] * dx["s"] + x["v"] * dx["v"], 0.0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_lanes_are_projected_like_single_solves():
     ws = jnp.array([0.4, 0.6, 0.9])
     many = jax.vmap(lambda w: end({"w": w}, tol=1e-7))(ws)

@@ -133,6 +133,7 @@ bouncing = saltus.HybridSystem(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_number_of_events_may_change_on_the_way_to_the_optimum():
     have("ipopt")
 

@@ -86,7 +86,7 @@ def test_tangent_and_adjoint_of_five_bars_agree():
     "form, method",
     [
         ("index1", saltus.Tsit5(rtol=1e-9, atol=1e-9)),
-        ("index2", saltus.Radau5(rtol=1e-8, atol=1e-8)),
+        pytest.param("index2", saltus.Radau5(rtol=1e-8, atol=1e-8), marks=pytest.mark.slow),
     ],
 )
 def test_a_pendulum_does_not_drift_in_a_minute(form, method):
@@ -319,6 +319,7 @@ def test_a_gap_within_rounding_of_zero_is_closed():
         assert sol.events.count == 1 and sol.final.x["q"]["y"] > 0.0
 
 
+@pytest.mark.slow
 def test_only_contacts_in_force_take_part_in_an_impact_together():
     room = Mechanism(
         mass=1.0,
@@ -386,6 +387,7 @@ def test_a_contact_may_change_the_discrete_state_as_well():
     assert saltus.solve(counted.system(), start, BALL, 1.0).final.d["hits"] == 2
 
 
+@pytest.mark.slow
 def test_a_plastic_impact_conserves_momentum_along_what_is_free():
     """Two masses that a third constraint couples when they meet: they go on together."""
     pair = Mechanism(
@@ -425,7 +427,7 @@ def hopper():
     )
 
 
-@pytest.mark.parametrize("form", ["index1", "index2"])
+@pytest.mark.parametrize("form", ["index1", pytest.param("index2", marks=pytest.mark.slow)])
 def test_a_hopper_lands_and_leaves(form):
     p = {"m": 1.0, "k": 400.0}
     hop = hopper()
@@ -561,6 +563,7 @@ def test_a_start_near_a_singular_configuration_is_warned_of():
     assert bars.report(start, None).condition > 1e5
 
 
+@pytest.mark.slow
 def test_an_event_may_change_the_equations_of_motion_only():
     """A spring at a pendulum breaks: velocities stay, accelerations jump."""
     snap = saltus.Event(

@@ -59,6 +59,7 @@ def test_one_bad_lane_leaves_the_others_bit_for_bit_as_they_were():
     assert np.all(np.isnan(mixed[0][1]))
 
 
+@pytest.mark.slow
 def test_the_gradient_of_good_lanes_stays_finite_beside_a_bad_one():
     def end(h):
         start = Instant(t=0.0, x={"h": h, "v": 0.0})

@@ -64,7 +64,11 @@ def same(got, expected, tolerance=ROUNDING):
 # -- tangent = adjoint, symmetry ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(PROBLEMS))
+TWINS = {"drag_ball_modes", "thermostat_thresholds", "breaking_spring_discrete"}  # of others
+EVERY = [pytest.param(n, marks=[pytest.mark.slow] if n in TWINS else []) for n in PROBLEMS]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_the_tangent_and_the_adjoint_sweep_are_transposes(answers, name):
     got = answers(name)
     for y in got.value:
@@ -72,7 +76,7 @@ def test_the_tangent_and_the_adjoint_sweep_are_transposes(answers, name):
         np.testing.assert_allclose(got.reverse[y], got.forward[y], rtol=0, atol=ROUNDING * scale)
 
 
-@pytest.mark.parametrize("name", list(PROBLEMS))
+@pytest.mark.parametrize("name", EVERY)
 def test_hessians_are_symmetric(answers, name):
     for matrix in answers(name).hessian.values():
         scale = max(np.max(np.abs(matrix)), 1.0)

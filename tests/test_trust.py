@@ -282,6 +282,7 @@ def test_measures_that_are_no_numbers_are_not_trusted():
     assert np.isnan(cert.growth) and cert.verdict == "UNTRUSTED"
 
 
+@pytest.mark.slow
 def test_a_failed_solve_is_not_trusted():
     sol = drop({"h": 1.0, "e": 0.5}, t1=5.0, throw=False)
     assert sol.certificate.verdict == "UNTRUSTED"
