@@ -166,6 +166,18 @@ def test_contacts_settle_under_the_same_names(method):
     assert named(BALL, {"h": 0.0, "v": 0.0}, hard, method) == (Result.resting_contact, 0.0)
 
 
+def test_an_event_that_passes_through_zero_is_no_contact_however_shallow():
+    """A guard that goes below zero by 1e-9, ten tolerances, and comes back: nothing rests there."""
+    count = lambda now, p: now.replace(d=now.d + 1.0)
+    swing = HybridSystem(
+        lambda now, p: {"x": now.x["v"], "v": -now.x["x"]},
+        events=[Event("top", lambda now, p: p - now.x["x"], reset=count)],
+    )
+    start = Instant(t=0.0, x={"x": 0.0, "v": 1.0}, d=0.0)
+    sol = solve(swing, start, 1.0 - 1e-9, 3.0, method=CVODE(**FINE))
+    assert float(sol.final.d) == 1.0 and float(sol.final.t) == 3.0
+
+
 def test_what_cannot_go_on_is_named_as_by_other_methods():
     stuck = HybridSystem(lambda now, p: {"x": 1.0 - when(now.x["x"] > 0.5, p, 0.0)})
     blind = HybridSystem(lambda now, p: {"x": 1.0 + jnp.sqrt(p - now.x["x"])})
@@ -244,6 +256,29 @@ def test_values_and_jacobians_by_callback_are_enough(method):
 
     exact = jax.grad(end)(p, inside, method=saltus.Tsit5(rtol=1e-11, atol=1e-11))
     np.testing.assert_allclose(jax.grad(end)(p, outside, method=method), exact, rtol=1e-6)
+
+
+def test_constraints_by_callback_are_for_ida():
+    """z^3 + k z = x, as values and Jacobians and as JAX."""
+    outside = from_callbacks(
+        lambda x, z, k: z**3 + k * z - x,
+        lambda x, z, k: (-np.eye(1), np.diag(3 * z**2 + k), np.diag(z)),
+        size=1,
+    )
+
+    def end(k, equation, method):
+        flow = lambda now, k: {"x": -k * now.z["z"]}
+        law = lambda now, k: {"law": equation(now.x["x"], now.z["z"], k)}
+        start = Instant(t=0.0, x={"x": 1.0}, z={"z": 0.5})
+        return solve(HybridSystem(flow, law), start, k, 1.0, method=method).final.x["x"]
+
+    inside = lambda x, z, k: z**3 + k * z - x
+    by_callback = lambda x, z, k: outside(x, z, k)[0]
+    exact = jax.grad(end)(1.2, inside, saltus.Radau5(rtol=1e-9, atol=1e-10))
+    found = jax.grad(end)(1.2, by_callback, IDA(**FINE))
+    assert float(found) == pytest.approx(float(exact), rel=1e-6)
+    with pytest.raises(NotImplementedError, match="IDA"):
+        end(1.2, by_callback, saltus.Radau5())
 
 
 def test_wrong_shapes_of_callbacks_are_named():

@@ -190,9 +190,7 @@ def measured(name: str, way: Any, kind: Any, loss: Callable, p: Any, repeat: int
         return Way(name, note=_first_sentence(error))
     memory = compiled.memory_analysis()
     size = NAN if memory is None else memory.temp_size_in_bytes / 1e6
-    return Way(
-        name, gradient, seconds=seconds, compile_seconds=compiling, megabytes=size
-    )  # fmt: skip
+    return Way(name, gradient, seconds=seconds, compile_seconds=compiling, megabytes=size)
 
 
 def _external(loss: Callable, p: Any, repeat: int) -> Way:
@@ -207,9 +205,8 @@ def _external(loss: Callable, p: Any, repeat: int) -> Way:
             size = _kept(loss, p)
     except Exception as error:
         return Way(MESH, note=_first_sentence(error))
-    return Way(
-        MESH, gradient, seconds=seconds, megabytes=size, own=OTHER, note="not compiled"
-    )  # fmt: skip
+    note = "not compiled"
+    return Way(MESH, gradient, seconds=seconds, megabytes=size, own=OTHER, note=note)
 
 
 def _kept(loss: Callable, p: Any) -> float:

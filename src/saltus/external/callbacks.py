@@ -18,8 +18,8 @@ def from_callbacks(
     `value(*vectors)` returns a vector of this `size`, `jacobian(*vectors)` the tuple of its
     Jacobians, one for each argument, both as NumPy arrays; numbers arrive as vectors of one entry.
     Use the result inside model functions: `flow=lambda now, p: {"x": f(now.x["x"], p)}`. It has
-    first derivatives, no second ones, and so it stands in flows, rates, guards and resets, with
-    explicit methods, `Radau5` and `CVODE`.
+    first derivatives, no second ones: in flows it goes with explicit methods, `Radau5`, `CVODE` and
+    `IDA`, in constraints with `IDA`.
     """
     out = jax.ShapeDtypeStruct((size,), jnp.float64)
 
@@ -59,8 +59,8 @@ def from_callbacks(
     def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
         raise NotImplementedError(
             "from_callbacks: a second derivative is needed here, and callbacks offer first ones. "
-            "Hessians, constraints, Rodas5P and events of events need it. Write this function in "
-            "JAX, or use it in a flow with an explicit method, saltus.Radau5() or CVODE()."
+            "Hessians and Rodas5P need it, and so does every method but IDA where a constraint is "
+            "a callback. Write method=saltus.external.IDA(), or this function in JAX."
         )
 
     def on_vectors(*args: Any) -> Any:

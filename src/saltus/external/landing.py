@@ -170,17 +170,18 @@ def first_length(model: Model, par: Par, knobs: Knobs, c: Carry) -> Any:
 
 def settled(model: Model, par: Par, knobs: Knobs, c: Carry) -> Carry:
     """The loop's state where a contact bounces no higher than the tolerances can tell."""
-    arcs, errors = _along(model, par, c)[0], _errors(c, knobs)
+    arcs, errors, sig = _along(model, par, c)[0], _errors(c, knobs), sigma(par)
     by_state = lambda moving: model.guard_values(
         c.at._replace(w=(*moving, *c.at.w[model.moving :])), par
     )
     jacobians = jax.jacfwd(by_state)(c.at.w[: model.moving])
     flags = []
     for action, side, arc, row in zip(model.guards, c.sides, arcs, jacobians, strict=True):
-        contact = action.reset is not None and not action.terminal
+        contact = action.reset is not None and not action.terminal and action.direction != 0
+        bounces = jnp.sign(arc.slope) == -action.direction * sig
         terms = [jnp.abs(d) * e for d, e in zip(row, errors, strict=False)]
         unsure = sum(jnp.sum(t, axis=tuple(range(jnp.ndim(side), t.ndim))) for t in terms)
-        flags.append((side == FIRED) & (arc.height <= LOW * unsure) & contact)
+        flags.append((side == FIRED) & bounces & (arc.height <= LOW * unsure) & contact)
     low = functools.reduce(jnp.logical_or, map(jnp.any, flags))
     shrinking = jnp.max(c.pace.streak) >= 2
     why = jnp.where(shrinking, int(Result.events_accumulate), int(Result.resting_contact))

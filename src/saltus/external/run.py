@@ -90,6 +90,7 @@ class Run:
             return
         segment = self._segment()
         begun, first = self.carry.counts.evaluations, float(self.carry.at.tau)
+        hidden = None  # up to where steps are short, lest a guard hides a crossing
         while not self._decided():
             flag, t, y, crossed = segment.step(target)
             counted = self.carry.counts._replace(evaluations=begun + segment.evaluations)
@@ -103,7 +104,10 @@ class Run:
             elif float(self.carry.at.tau) == first and self._starts_with_an_event(t, y):
                 return
             elif not self._step_to(t, y, self._meant(crossed, flag, t), target):
+                hidden = t if hidden is None else hidden
                 begun, segment = begun + segment.evaluations, self._segment(SHORTER * segment.h)
+            elif hidden is not None and self.sign * (t - hidden) >= 0 and not self._decided():
+                hidden, begun, segment = None, begun + segment.evaluations, self._segment()
 
     def _segment(self, longest: float = np.inf) -> Segment:
         longest = min(longest, float(self.knobs.max_step))
@@ -198,8 +202,7 @@ class Run:
             warnings.warn(
                 f"{self.who}: the equations on its mesh end up to {off:.1g} (relative) away from "
                 "its states, and derivatives are off as much or more. Write a smaller rtol or "
-                "max_step, "
-                'mesh="radau", or method=saltus.Radau5().',
+                'max_step, mesh="radau", or method=saltus.Radau5().',
                 RuntimeWarning,
                 stacklevel=2,
             )
