@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from .consistent import SINGULAR, attached, hidden, regularity, solved, violated
 from .control import FORGOTTEN
 from .invariants import broken
-from .leaves import Leaves, select
+from .leaves import Leaves, blank, select
 from .locate import FIRED, FRESH, INACTIVE, fires
 from .methods.base import Stepper
 from .model import Action, At, Model, Par
@@ -305,7 +305,7 @@ def arrive(model: Model, stepper: Stepper, par: Par, c: Carry) -> tuple[Carry, R
 def _jump_row(model: Model, stepper: Stepper, c: Carry, kind: Any) -> Rows:
     return Rows(
         c.at.tau, c.at.w, c.at.i, jnp.zeros(()), kind, (c.member,) * model.families, c.at.z,
-        stepper.aux(model),
+        blank(stepper.aux(model)),
     )  # fmt: skip
 
 

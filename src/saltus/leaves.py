@@ -14,6 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 Leaves = tuple[Any, ...]
+Shapes = tuple[jax.ShapeDtypeStruct, ...]
+
+
+def float_shapes(shapes: Sequence[tuple[int, ...]]) -> Shapes:
+    return tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes)
+
+
+def blank(shapes: Shapes) -> Leaves:
+    return tuple(jnp.zeros(v.shape, v.dtype) for v in shapes)
 
 
 class _Same:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .factors import Inverse, Lapack, Structured, Vec, eliminate, invert, invert_semidefinite
-from .leaves import Leaves
+from .leaves import Leaves, Shapes, blank, float_shapes
 from .linear import inverse
 from .sparsity import take
 
@@ -45,8 +45,13 @@ class Layout:
     def scalar(self) -> bool:
         return self.size <= SCALARS
 
+    @property
+    def packed(self) -> Shapes:
+        """The shapes of a packed vector."""
+        return float_shapes([()] * self.size if self.scalar else [(self.size,)])
+
     def zeros(self) -> Vec:
-        return (jnp.zeros(()),) * self.size if self.scalar else (jnp.zeros((self.size,)),)
+        return blank(self.packed)
 
     def pack(self, leaves: Sequence[Any]) -> Vec:
         if self.scalar:

@@ -12,7 +12,7 @@ from ..attempt import at_rest, pushed
 from ..consistent import attached, near_impasse, solved
 from ..firing import choose, guard_slopes, resolution, sigma
 from ..invariants import onto
-from ..leaves import Leaves, select
+from ..leaves import Leaves, blank, select
 from ..locate import FIRED, FRESH, cubic, fires, lowest, side_after, value_of
 from ..loop import Spec
 from ..model import At, Model, Par
@@ -37,7 +37,7 @@ def landed(spec: Spec, par: Par, c: Carry, step: Step) -> tuple[Carry, Rows]:
     model = spec.model
     row = Rows(
         c.at.tau, c.at.w, c.at.i, step.at.tau - c.at.tau, jnp.full((), FLOW, jnp.int32),
-        (c.member,) * model.families, c.at.z, spec.stepper.aux(model),
+        (c.member,) * model.families, c.at.z, blank(spec.stepper.aux(model)),
     )  # fmt: skip
     at = step.at if model.invariant is None else onto(model, step.at, par)
     at = solved(model, at, par)[0]

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..consistent import attached, determined
 from ..implicit import still
-from ..leaves import Leaves
+from ..leaves import Leaves, Shapes, float_shapes
 from ..locate import cubic, value_of
 from ..methods.base import Trial
 from ..methods.radau import C as NODES
@@ -61,11 +61,11 @@ class Trapezoidal:
     def attempt(self, *given: Any) -> Trial:
         raise NotImplementedError("the trapezoidal rule has no error control: it is for meshes.")
 
-    def aux(self, model: Model) -> Leaves:
+    def aux(self, model: Model) -> Shapes:
         """The states at the end of the row, algebraic ones included."""
         shapes = [v.aval.shape for v in model.flow_fn.traced.jaxpr.outvars[: model.moving]]
         more = [] if model.constraint is None else list(model.constraint.shapes)
-        return tuple(jnp.zeros(s) for s in (*shapes, *more))
+        return float_shapes([*shapes, *more])
 
     def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
         """The end of the row as a function of its start: Newton's equation at the given end."""

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..control import PI, Fixed
-from ..leaves import Leaves
+from ..leaves import Leaves, Shapes
 from ..model import At, Model, Par
 from ..trace import is_tracer
 
@@ -76,8 +76,8 @@ class Stepper(Protocol):
         """What an attempt hands to the next, before the first one."""
         ...
 
-    def aux(self, model: Model) -> Leaves:
-        """Zeros like what an attempt records."""
+    def aux(self, model: Model) -> Shapes:
+        """The shapes of what an attempt records."""
         ...
 
     def attempt(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..consistent import attached, determined, solved
-from ..leaves import Leaves, combine, rms
+from ..leaves import Leaves, Shapes, combine, float_shapes, rms
 from ..model import At, Model, Par
 from . import tableaus
 from .base import Goal, Method, Trial, scales
@@ -82,11 +82,11 @@ class ExplicitStepper:
     def memory(self, model: Model) -> tuple:
         return ()
 
-    def aux(self, model: Model) -> Leaves:
+    def aux(self, model: Model) -> Shapes:
         """The algebraic states at all stages but the first and the last."""
         if model.constraint is None:
             return ()
-        return tuple(jnp.zeros(s) for s in model.constraint.shapes) * (self.tableau.stages - 2)
+        return float_shapes(model.constraint.shapes) * (self.tableau.stages - 2)
 
     def accepted(self, memory: tuple) -> tuple:
         return memory

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..consistent import determined
 from ..invariants import onto
-from ..leaves import Leaves
+from ..leaves import Leaves, Shapes
 from ..model import At, Model, Par
 from .base import Goal, Stepper, Trial
 
@@ -46,7 +46,7 @@ class Projecting:
     def memory(self, model: Model) -> Any:
         return self.inner.memory(model)
 
-    def aux(self, model: Model) -> Leaves:
+    def aux(self, model: Model) -> Shapes:
         return self.inner.aux(model)
 
     def accepted(self, memory: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..consistent import solved
 from ..implicit import still
-from ..leaves import Leaves
+from ..leaves import Leaves, Shapes
 from ..linalg import Vec, add, factor_shifted, jacobian, mean_square, solve, times
 from ..model import At, Model, Par
 from ..taylor import drift
@@ -123,8 +123,8 @@ class RadauStepper:
         kept = reuse.nothing_kept(layout, _factors(model)) if self.steady(model) else ()
         return Memory((zero, zero, zero), jnp.ones(()), jnp.zeros(()), kept)
 
-    def aux(self, model: Model) -> Leaves:
-        return unknowns(model).zeros() * 3
+    def aux(self, model: Model) -> Shapes:
+        return unknowns(model).packed * 3
 
     def accepted(self, memory: Memory) -> Memory:
         kept = reuse.moved(memory.kept) if memory.kept else ()

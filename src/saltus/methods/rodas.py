@@ -14,7 +14,7 @@ import numpy as np
 
 from ..consistent import attached, solved
 from ..implicit import still
-from ..leaves import Leaves
+from ..leaves import Leaves, Shapes
 from ..linalg import Vec, add, factor_shifted, jacobian, solve, times, with_columns
 from ..model import At, Model, Par
 from .base import Goal, Method, Trial
@@ -106,7 +106,7 @@ class RodasStepper:
     def memory(self, model: Model) -> tuple:
         return ()
 
-    def aux(self, model: Model) -> Leaves:
+    def aux(self, model: Model) -> Shapes:
         return ()
 
     def accepted(self, memory: tuple) -> tuple:
