@@ -13,6 +13,7 @@ SOURCE = ROOT / "src" / "saltus"
 # Each layer may import only from the layers before it. A layer is a module or a package; modules
 # of one package may import each other as long as no cycle arises. "__init__" is the public face.
 LAYERS = [
+    "jax_names",
     "results",
     "extras",
     "leaves",

@@ -16,11 +16,12 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from .implicit import still
+from .jax_names import under_jit
 from .leaves import Leaves, Shape, numbered, picture, split
 from .model import Action, Constraint, Fn, Model, Par
 from .sparsity import Pattern, missing, pattern
 from .system import HybridSystem, Instant, called
-from .trace import is_tracer, under_jit
+from .trace import is_tracer
 
 
 def residual_leaves(owner: str, fn: Any, write: str, found: dict) -> Any:

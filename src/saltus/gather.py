@@ -7,17 +7,14 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
-try:
-    from jax.extend.core import get_opaque_trace_state
-except ImportError:  # jax before 0.9
-    from jax.core import get_opaque_trace_state
+from .jax_names import trace_state
 
 
 class Seen(list):
     """Solutions, and whether there were others that nobody outside can look at."""
 
     def __init__(self):
-        self.trace = get_opaque_trace_state(convention="flax")
+        self.trace = trace_state()
         self.inner = False  # one was made inside a function that JAX maps, compiles or loops
 
 
@@ -29,7 +26,7 @@ def note(sol: Any) -> None:
     seen = _open.get()
     if seen is None:
         return
-    if get_opaque_trace_state(convention="flax") == seen.trace:
+    if trace_state() == seen.trace:
         seen.append(sol)
     else:
         seen.inner = True

@@ -18,6 +18,7 @@ from jax.extend import core as jex
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from .jax_names import inner_jaxprs
 from .staging import call_lowering
 
 Level = tuple[bool, ...]
@@ -197,7 +198,7 @@ def _fits(jaxpr: Any) -> bool:
                 return False
         elif name not in _KNOWN or _library_sum(eqn):
             return False
-        for sub in jex.jaxprs_in_params(eqn.params):
+        for sub in inner_jaxprs(eqn.params):
             if not _fits(sub):
                 return False
     return True

@@ -17,11 +17,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from .adapters import View, count
+from .jax_names import under_jit
 from .leaves import picture
 from .leaves import split as tree_split
 from .linalg import Layout, factor, solve
 from .system import Event, HybridSystem, Instant, TimeEvent, called
-from .trace import is_tracer, under_jit
+from .trace import is_tracer
 
 ZERO, CLEAR = 1e-13, 1e-9  # singular values, of the balanced matrix: below, zero; above, not
 

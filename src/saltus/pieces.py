@@ -18,6 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from .firing import sigma
+from .jax_names import under_jit
 from .lanes import Level, add_level, lane_shape, nest, one_kernel
 from .leaves import select
 from .loop import Spec, begin, blank_rows, iterate, put, unpack, write, write_end
@@ -25,7 +26,6 @@ from .model import At, Par
 from .passes import Work
 from .record import Carry, Knobs, Rows
 from .results import Result
-from .trace import under_jit
 from .visits import tolerance
 
 FIRST_PIECES = 256

@@ -16,10 +16,7 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 
-try:
-    from jax._src.source_info_util import user_context
-except ImportError:  # lines of the model are then not known where it was rewritten
-    user_context = None
+from .jax_names import inner_jaxprs, line_of
 
 SCATTERS = ("scatter", "scatter-add")
 MANY = 16  # windows that are written out
@@ -31,7 +28,7 @@ def awkward(jaxpr: Any) -> bool:
     return any(
         eqn.primitive.name in SCATTERS
         or _is_small_product(eqn)
-        or any(map(awkward, jex.jaxprs_in_params(eqn.params)))
+        or any(map(awkward, inner_jaxprs(eqn.params)))
         for eqn in jaxpr.eqns
     )
 
@@ -41,9 +38,7 @@ def line_kept(eqn: Any, top: bool = True) -> Any:
 
     Not below the top: programs of inner calls are shared, and have the line of their first use.
     """
-    if user_context is None or not top:
-        return contextlib.nullcontext()
-    return user_context(eqn.source_info.traceback)
+    return line_of(eqn.source_info.traceback) if top else contextlib.nullcontext()
 
 
 def rewritten(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:

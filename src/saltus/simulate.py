@@ -12,13 +12,13 @@ from jax import core
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from .jax_names import under_jit
 from .lanes import Level, add_level, lane_shape, nest, one_kernel
 from .loop import Spec, begin, blank_rows, loop, unpack
 from .model import At, Par
 from .passes import Work
 from .record import Carry, Counts, Knobs, Pace, Rows
 from .results import Result
-from .trace import under_jit
 
 FIRST_CAPACITY = 64
 

@@ -21,6 +21,7 @@ from .firing import asked, resolution
 from .gather import note
 from .implicit import still
 from .invariants import broken
+from .jax_names import under_jit
 from .leaves import Leaves
 from .loop import Spec
 from .methods import Method
@@ -37,7 +38,7 @@ from .simulate import Outcome, simulate
 from .solution import Solution, Stats
 from .system import HybridSystem, Instant
 from .tables import is_traced
-from .trace import is_tracer, under_jit
+from .trace import is_tracer
 from .visits import Visits, visit
 from .ways import current_method, current_way
 

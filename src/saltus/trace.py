@@ -21,6 +21,7 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 
+from .jax_names import inner_jaxprs
 from .rewrite import awkward, rewritten
 
 _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
@@ -125,12 +126,7 @@ def _param(value: Any) -> Any:
 
 def operations(jaxpr: Any) -> int:
     """How many operations a program contains, those of inner programs included."""
-    return sum(1 + sum(map(operations, jex.jaxprs_in_params(eqn.params))) for eqn in jaxpr.eqns)
-
-
-def under_jit() -> bool:
-    """Whether the program being run is being traced into a jaxpr, whose shapes are fixed."""
-    return jex.unsafe_am_i_under_a_jit_DO_NOT_USE()  # pyright: ignore[reportPrivateImportUsage]
+    return sum(1 + sum(map(operations, inner_jaxprs(eqn.params))) for eqn in jaxpr.eqns)
 
 
 def is_tracer(value: Any) -> bool:

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import jax
+from .jax_names import context_setting
 
 _OWN = "own"  # as `solve` was told
-_asked = jax.make_user_context(_OWN)
+_asked = context_setting(_OWN)
 
 
 def current_way(given: Any) -> Any:
@@ -26,7 +26,7 @@ def current_way(given: Any) -> Any:
     return given if _asked.value == _OWN else _asked.value
 
 
-_replaced = jax.make_user_context(None)
+_replaced = context_setting(None)
 
 
 def current_method(given: Any) -> Any:

@@ -18,6 +18,7 @@ from jax.extend import core as jex
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from .jax_names import inner_jaxprs
 from .rewrite import line_kept
 
 when_p = Primitive("saltus_when")
@@ -109,7 +110,7 @@ def find_kinks(fn: Callable, avals: list) -> Kinks:
 def uses_when(jaxpr: Any) -> bool:
     """Whether a jaxpr has a `when` anywhere."""
     return any(
-        eqn.primitive is when_p or any(map(uses_when, jex.jaxprs_in_params(eqn.params)))
+        eqn.primitive is when_p or any(map(uses_when, inner_jaxprs(eqn.params)))
         for eqn in jaxpr.eqns
     )
 
@@ -128,7 +129,7 @@ def _inline(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
             with line_kept(eqn, top):
                 out = _inline(inner.jaxpr, inner.consts, values, top=False)
         else:
-            if any(map(uses_when, jex.jaxprs_in_params(eqn.params))):
+            if any(map(uses_when, inner_jaxprs(eqn.params))):
                 raise NotImplementedError(
                     f"saltus.when inside `{eqn.primitive.name}` cannot make its own event. Call it "
                     "outside of loops and conditionals in the flow."

@@ -1,0 +1,102 @@
+"""Names of JAX that have no stable home: each is looked up here, and has a way to do without.
+
+Everything else that saltus uses of JAX is in its public interface or in `jax.extend` and
+`jax.interpreters`, where it has been since the oldest version that `pyproject.toml` admits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+# (module, name), newest home first
+HOMES: dict[str, list[tuple[str, str]]] = {
+    "jaxprs_in_params": [
+        ("jax.extend.core", "jaxprs_in_params"),  # since 0.10
+        ("jax.core", "jaxprs_in_params"),
+    ],
+    "get_opaque_trace_state": [
+        ("jax.extend.core", "get_opaque_trace_state"),  # since 0.10
+        ("jax.core", "get_opaque_trace_state"),
+    ],
+    "am_i_under_a_jit": [
+        ("jax.extend.core", "unsafe_am_i_under_a_jit_DO_NOT_USE"),  # since 0.10
+        ("jax.core", "unsafe_am_i_under_a_jit_DO_NOT_USE"),
+    ],
+    "user_context": [("jax._src.source_info_util", "user_context")],
+    "make_user_context": [("jax", "make_user_context")],
+}
+
+
+def found(name: str) -> Any:
+    """What a name stands for in this JAX, or None."""
+    for module, attribute in HOMES[name]:
+        with contextlib.suppress(ImportError, AttributeError):
+            return getattr(importlib.import_module(module), attribute)
+    return None
+
+
+_jaxprs_in_params = found("jaxprs_in_params")
+_opaque_state = found("get_opaque_trace_state")
+_am_i_under_a_jit = found("am_i_under_a_jit")
+_user_context = found("user_context")
+
+
+def inner_jaxprs(params: dict) -> Iterator[Jaxpr]:
+    """The jaxprs among the parameters of an equation, in tuples and lists too."""
+    if _jaxprs_in_params is not None:
+        yield from _jaxprs_in_params(params)
+        return
+    for value in params.values():
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, Jaxpr):
+                yield item
+
+
+def trace_state() -> Any:
+    """Equal for two moments between which no JAX transformation was entered or left."""
+    if _opaque_state is not None:
+        return _opaque_state(convention="flax")
+    return object()  # equal to none: certificates then say that they could not look
+
+
+def under_jit() -> bool:
+    """Whether the program being run is being traced into a jaxpr, whose shapes are fixed."""
+    if _am_i_under_a_jit is not None:
+        return bool(_am_i_under_a_jit())
+    return isinstance(jax.numpy.zeros(()) + 0, Tracer)
+
+
+def line_of(traceback: Any) -> Any:
+    """A context in which what is traced counts as written where `traceback` was made.
+
+    Without it, operations that were rewritten have no line of the user's."""
+    return contextlib.nullcontext() if _user_context is None else _user_context(traceback)
+
+
+class _Setting:
+    """A value for a while, that caches of compiled functions know nothing of."""
+
+    def __init__(self, default: Any):
+        self.value = default
+
+    @contextlib.contextmanager
+    def __call__(self, value: Any) -> Iterator[None]:
+        before, self.value = self.value, value
+        jax.clear_caches()  # what was compiled belongs to the value before
+        try:
+            yield
+        finally:
+            self.value = before
+            jax.clear_caches()
+
+
+context_setting: Callable[[Any], Any] = found("make_user_context") or _Setting
