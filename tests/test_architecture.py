@@ -16,6 +16,7 @@ LAYERS = [
     "jax_names",
     "results",
     "extras",
+    "foreign",
     "leaves",
     "rewrite",
     "trace",

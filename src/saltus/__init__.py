@@ -58,3 +58,7 @@ __all__ = [
     "Result", "SolveError", "EventError", "ZenoError", "StepError", "NonFiniteError",
     "ConstraintError", "SolveInterrupted", "ReverseOverReverse",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .foreign import method_named
 from .methods import Method, Radau5, Tsit5
 from .model import Model
 from .record import FIRE, NO_EVENT, RAISE
@@ -24,6 +25,11 @@ def method_of(system: Any, method: Any) -> Method:
         raise TypeError(
             f"solve: method is the class {method.__name__}, expected an object. "
             f"Write method={home}.{method.__name__}()."
+        )
+    if isinstance(method, str):
+        raise TypeError(
+            f"solve: method is {method!r}, expected an object with its tolerances. Write "
+            f"method={method_named(method)}."
         )
     if not isinstance(method, Method):
         raise TypeError(

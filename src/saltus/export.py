@@ -18,7 +18,7 @@ import numpy as np
 from .course import Course
 from .extras import need
 from .results import KINDS, Result
-from .solution import EventLog, Presented, Stats
+from .solution import EventLog, Presented, Stats, check_inside, check_lane
 from .system import Instant
 from .tables import algebraic_names, is_traced, label, named, unit_of
 from .visits import tolerance
@@ -59,6 +59,7 @@ class SavedSolution(Presented):
         """The output at any time; `side="left"` gives the limit from before a jump."""
         if side not in ("right", "left"):
             raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
+        check_inside(self, t)
         if np.ndim(self.result):
             lanes = [self[k](t, side) for k in range(len(self.kept))]
             return jax.tree.map(lambda *v: np.stack(v), *lanes)
@@ -66,8 +67,7 @@ class SavedSolution(Presented):
 
     def __getitem__(self, lane: int) -> SavedSolution:
         """One solution of a batch."""
-        if np.ndim(self.result) == 0:
-            raise TypeError("this is one solution, not a batch: sol[k] is for solves under vmap.")
+        check_lane(self, lane)
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         arrays = ("t", "y", "reached", "integral", "integrals", "final", "last", "start")
         for name in (*arrays, "result", "stats", "events"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -103,6 +104,43 @@ def _locate(leaves: Mapping[str, Any], name: str) -> tuple[str, tuple[int, ...] 
             f'no number is called "{name}": {entry[1]} {size}, and entries are counted from 0.'
         )
     return entry[1], index
+
+
+# -- units --------------------------------------------------------------------------------------
+_labelled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # systems with right units
+
+
+def check_units(system: Any, start: Any, p: Any, model: Any) -> None:
+    """Refuses units of names that nothing in a model has; looks once at each model."""
+    seen = _labelled.setdefault(system, weakref.WeakSet())
+    if not system.units or model in seen:
+        return
+    trees = [(start.x, "x"), (start.z, "z"), (start.d, "d"), (start.dx, "dx"), (p, "p")]
+    trees += [(model.x.join([0.0] * model.nx, ()), "y"), (model.z.join([0.0] * model.n_z, ()), "z")]
+    trees += [(model.q.join([0.0] * (model.moving - model.nx), ()), "integral")]
+    trees += [(_blank(model.u_tree), "u")]
+    if model.output_fn is not None:
+        trees.append((_blank(model.output_fn.out), "y"))
+    known = ["t", *dict.fromkeys(name for tree in trees for name in leaf_names(*tree))]
+    fitting = {part for name in known for part in (name, whole_name(name), _own(name))}
+    for name in system.units:
+        entry = ENTRY.fullmatch(str(name))
+        if name not in fitting and (entry is None or entry[1] not in fitting):
+            raise UnknownName(f"HybridSystem: units: {unknown(str(name), known)}")
+    seen.add(model)
+
+
+def _blank(tree: Any) -> Any:
+    return None if tree is None else jax.tree.unflatten(tree, [0.0] * tree.num_leaves)
+
+
+def whole_name(name: str) -> str:
+    """The name without indices."""
+    return name.partition("[")[0]
+
+
+def _own(name: str) -> str:
+    return whole_name(name).rpartition(".")[2]
 
 
 # -- values -------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 
 from .course import Course, course
 from .diagnose import explain, state_values, state_words
+from .foreign import ATTRIBUTES, LOG, missing
 from .loop import Spec
 from .readout import Tape, hide, read, read_events, read_instants
 from .record import Pace
@@ -72,6 +73,11 @@ class EventLog(eqx.Module):
             self, t=t, which=which, member=member, before=before, after=after, count=count
         )
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, "an event log", name, LOG)
+
     def __len__(self) -> int:
         return self.which.shape[-1]
 
@@ -130,6 +136,13 @@ class Presented:
     def __repr__(self) -> str:
         return describe(self)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property that failed says so itself
+                return object.__getattribute__(self, name)
+            raise missing(self, "a solution", name, ATTRIBUTES)
+
     def plot(self, *names: str, points: int = 2000) -> Any:
         """A figure of the outputs over time, events marked, both limits drawn at jumps.
 
@@ -160,6 +173,35 @@ class Presented:
         from .export import to_xarray
 
         return to_xarray(self)
+
+
+def check_lane(sol: Any, lane: Any) -> None:
+    """Refuses an index of what is no batch, and names."""
+    if isinstance(lane, str):
+        raise TypeError(
+            f'sol["{lane}"]: a solution has no entries by name. Write sol.y["{lane}"] for saved '
+            f'values, or sol(t)["{lane}"] for those at any time.'
+        )
+    if np.ndim(sol.result) == 0:
+        raise TypeError("this is one solution, not a batch: sol[k] is for solves under vmap.")
+
+
+def check_inside(sol: Any, t: Any) -> None:
+    """Refuses times that no solution of a batch has reached, where all of them are known."""
+    if any(map(is_tracer, (t, sol.start, sol.last.t))):
+        return
+    times, ends = np.asarray(t, dtype=float), np.asarray([sol.start, sol.last.t], dtype=float)
+    low, high = np.min(ends), np.max(ends)
+    slack = 16 * np.finfo(float).eps * max(abs(low), abs(high))
+    bad = ~((times >= low - slack) & (times <= high + slack))  # NaN is outside, too
+    if bad.any():
+        last = Result(int(np.max(sol.result)))
+        whole = last == Result.success
+        raise ValueError(
+            f"sol({times[bad].flat[0]:.10g}): this solution reaches from t = {low:.10g} to "
+            f"t = {high:.10g}{'' if whole else f' ({last.name})'}. Ask for times in between"
+            f"{', or solve to a later t1' if whole else ''}."
+        )
 
 
 class Solution(Presented, eqx.Module):
@@ -231,8 +273,7 @@ class Solution(Presented, eqx.Module):
 
     def __getitem__(self, lane: Any) -> Solution:
         """One solution of a batch made with `vmap`."""
-        if jnp.ndim(self.result) == 0:
-            raise TypeError("this is one solution, not a batch: sol[k] is for solves under vmap.")
+        check_lane(self, lane)
         return jax.tree.map(lambda v: v[lane], self)
 
     def course(self, fractions: Any) -> Course:
@@ -247,7 +288,10 @@ class Solution(Presented, eqx.Module):
         return load(path)
 
     def __call__(self, t: Any, side: str = "right") -> Any:
-        """The output at any time; `side="left"` gives the limit from before a jump."""
+        """The output at any time; `side="left"` gives the limit from before a jump.
+
+        A time that was not reached is an error; inside `jit` the output there is NaN.
+        """
         return self._read(lambda *given: read(*given)[0], t, side)
 
     def at(self, t: Any, side: str = "right") -> Instant:
@@ -259,6 +303,7 @@ class Solution(Presented, eqx.Module):
         if side not in ("right", "left"):
             raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
         times = jnp.asarray(t, dtype=jnp.float64)
+        check_inside(self, times)
 
         def one(tape: Tape) -> Any:
             y = reader(self.spec, tape, times.reshape(-1), side)

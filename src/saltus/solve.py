@@ -18,6 +18,7 @@ from .consistent import attached, begun
 from .control import PI
 from .culprits import silent_output
 from .firing import asked, resolution
+from .foreign import answered
 from .gather import note
 from .implicit import still
 from .invariants import broken
@@ -27,6 +28,7 @@ from .loop import Spec
 from .methods import Method
 from .methods.projecting import keeping
 from .model import At, Model, Par
+from .names import check_units
 from .parts import Parts, dismantle
 from .primitives import Recorded, replay
 from .probe import current_probe
@@ -48,6 +50,7 @@ MANY = 1_000_000
 PARTS = 64  # of the time span that `resolve_guards` looks at, at least
 
 
+@answered
 def solve(
     system: HybridSystem,
     start: Instant,
@@ -97,6 +100,7 @@ def solve(
     t0 = number("the start's t", par.theta[0])
     ts = None if ts is None else times(ts, t0, t1)
     check_index(model, chosen)
+    check_units(system, start, p, model)
     adaptive = chosen.control.adaptive
     resolve = bool(resolve_guards and adaptive)
     spec = Spec(model, keeping(chosen.stepper, model), adaptive, resolve, current_way(sensitivity))

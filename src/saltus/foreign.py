@@ -1,0 +1,191 @@
+"""Names that people bring from SciPy, diffrax, torchdiffeq, MATLAB and Julia, answered by ours."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SYSTEM = "The system comes first: system = saltus.HybridSystem(flow=lambda now, p: ...)"
+_START = "The start says when and from where: saltus.Instant(t=0.0, x={...})"
+_SPAN = "The start has the first time, Instant(t=0.0, ...), and t1 is the last"
+_SAVE = "Write ts=jnp.linspace(t0, t1, 100), or leave it out and read sol(t) at any time"
+_DENSE = "Dense output is always there: read sol(t)"
+_STEP = "The steps belong to the method: method=saltus.Tsit5(first_step=..., max_step=...)"
+_FIXED = "For steps of one size write method=saltus.Tsit5(control=saltus.Fixed(0.01))"
+_RTOL = "Tolerances belong to the method: method=saltus.Tsit5(rtol=1e-8, atol=1e-8)"
+_METHOD = "Write method=saltus.Tsit5(), or saltus.Radau5() for stiff systems"
+_P = "Parameters are one argument, any pytree: solve(system, start, p, t1), read as p in the model"
+_EVENTS = "Events belong to the system: HybridSystem(flow, events=[saltus.Event(name, guard)])"
+_STOPS = (
+    "Times to hit exactly belong to the system: TimeEvent(name, next_time), or the breakpoints of "
+    "an input"
+)
+_DERIVATIVE = (
+    "Derivatives need no choice: jax.grad, jax.jacfwd and jax.hessian work on the same solve "
+    "(sensitivity= and checkpoints= are for special cases)"
+)
+_JACOBIAN = "Jacobians are derived from the model; their sparsity is HybridSystem(sparsity=...)"
+_MASS = "A mass matrix belongs to the system: saltus.mass_matrix(mass, flow)"
+_OUTPUT = "What is saved belongs to the system: HybridSystem(flow, output=lambda now, p: ...)"
+_BATCH = "Many solves at once are jax.vmap over this one"
+_NOTHING = "It is not needed: leave it out"
+_PROGRESS = "There is no progress display in a solve; Ctrl-C keeps what was computed"
+_RAISE = "Write throw=False for a failed solve to be returned instead of raised"
+_MANY = "Write max_steps=... for the number of step attempts"
+_DOMAIN = "A bound that must not be passed is an event of the system: Event(..., terminal=True)"
+_PART = "It belongs to the system: saltus.HybridSystem(...)"
+_SLOPE = "A guess of x' belongs to the start: saltus.Instant(t=0.0, x={...}, dx={...})"
+
+# Arguments of other solvers, without capitals and underscores.
+ARGUMENTS = {
+    **dict.fromkeys(("fun", "func", "f", "ode", "odefun", "odefcn", "rhs", "terms", "term",
+                     "vectorfield", "prob", "problem", "dynamics", "model", "flow"), _SYSTEM),
+    **dict.fromkeys(("y0", "x0", "u0", "z0", "s0", "d0", "yinit", "y", "x", "z", "d", "mode",
+                     "initialstate", "initialvalue", "initialcondition"), _START),
+    **dict.fromkeys(("tspan", "t", "t0", "tf", "tfinal", "tstart", "tend", "t2", "time", "times",
+                     "span", "duration"), _SPAN),
+    **dict.fromkeys(("saveat", "teval", "tout", "grid", "subsaveat", "ntout", "savetimes"), _SAVE),
+    **dict.fromkeys(("denseoutput", "dense", "refine", "saveeverystep", "savestart", "saveend",
+                     "savepositions"), _DENSE),
+    **dict.fromkeys(("dt0", "h0", "hmax", "hmin", "firststep", "initialstep", "maxstep", "minstep",
+                     "dtmax", "dtmin", "dtinit", "stepsize"), _STEP),
+    **dict.fromkeys(("dt", "h", "fixedstep", "adaptive"), _FIXED),
+    **dict.fromkeys(("rtol", "atol", "reltol", "abstol", "tol", "options", "opts", "normcontrol",
+                     "stepsizecontroller", "controller", "control", "safety", "ifactor",
+                     "dfactor"), _RTOL),
+    **dict.fromkeys(("solver", "alg", "algorithm", "integrator", "scheme", "maxorder", "bdf",
+                     "mxordn", "mxords", "stiff"), _METHOD),
+    **dict.fromkeys(("args", "params", "param", "parameters", "theta", "pars", "kwargs"), _P),
+    **dict.fromkeys(("events", "event", "eventfn", "eventfcn", "callback", "callbacks",
+                     "rootfn", "discreteterminatingevent"), _EVENTS),
+    **dict.fromkeys(("tcrit", "tstops", "jumpts", "stepts", "ddiscontinuities"), _STOPS),
+    **dict.fromkeys(("adjoint", "adjointparams", "adjointrtol", "adjointatol", "adjointmethod",
+                     "adjointoptions", "sensealg", "gradient", "backsolve", "checkpoint"),
+                    _DERIVATIVE),
+    **dict.fromkeys(("jac", "jacobian", "jacsparsity", "jpattern", "dfun", "lband", "uband", "ml",
+                     "mu", "coldert", "colderiv", "linsolve", "linearsolver", "rootfinder"),
+                    _JACOBIAN),
+    **dict.fromkeys(("mass", "massmatrix", "masssingular", "mstatedependence"), _MASS),
+    **dict.fromkeys(("outputfcn", "outputsel", "saveidxs", "fn", "output"), _OUTPUT),
+    **dict.fromkeys(("vectorized", "batch", "ensemble", "trajectories"), _BATCH),
+    **dict.fromkeys(("tfirst", "fulloutput", "ixpr", "mxhnil", "printmessg", "stats", "madejump",
+                     "solverstate", "controllerstate", "odeintinterface", "reversetime", "verbose",
+                     "initializealg"), _NOTHING),
+    **dict.fromkeys(("progressmeter", "progress", "progressbar"), _PROGRESS),
+    **dict.fromkeys(("raiseonerror", "raiseerror", "strict", "check", "errorifnotsuccess"), _RAISE),
+    **dict.fromkeys(("mxstep", "maxiters", "maxnumsteps", "nsteps", "maxiter"), _MANY),
+    **dict.fromkeys(("nonnegative", "isoutofdomain", "bounds"), _DOMAIN),
+    **dict.fromkeys(("constraint", "inputs", "rate", "units", "index", "invariant", "sparsity",
+                     "modes"), _PART),
+    **dict.fromkeys(("yp0", "initialslope", "dx0", "ydot0", "du0", "dx"), _SLOPE),
+}  # fmt: skip
+
+_VALUES = "sol.y has the outputs at the saved times sol.t, and sol(t) those at any time"
+_LOG = 'sol.events has t, which, before and after; sol.events.of("name").t those of one event'
+_WHY = "sol.error is None where all went well; sol.result says why a solve ended"
+_WORK = "sol.stats has steps, rejected, evaluations, rows and events"
+_AT = "sol.at(t) has t, x, z, d and u at any time, sol.final at the end"
+
+# Attributes of other solutions, without capitals and underscores.
+ATTRIBUTES = {
+    **dict.fromkeys(("ys", "u", "us", "values", "states", "yout", "xout", "data", "yt"), _VALUES),
+    **dict.fromkeys(("ts", "time", "times", "tout", "tt"), "sol.t has the saved times (ts=...)"),
+    **dict.fromkeys(("sol", "interpolation", "evaluate", "interp", "interpolate", "derivative",
+                     "densestate", "deval", "odesolution"), _DENSE),
+    **dict.fromkeys(("yevents", "tevents", "eventmask", "eventt", "te", "ye", "xe", "ie", "event",
+                     "eventlog", "log", "eventtimes"), _LOG),
+    **dict.fromkeys(("success", "message", "status", "retcode", "ok", "converged", "failed",
+                     "exitflag", "reason"), _WHY),
+    **dict.fromkeys(("nfev", "njev", "nlu", "destats", "nsteps", "numsteps", "info", "steps",
+                     "iterations", "naccept", "nreject", "solver"), _WORK),
+    **dict.fromkeys(("x", "z", "d", "state", "x1", "y1", "xf", "yf", "end", "lasty"), _AT),
+    **dict.fromkeys(("t0", "t1", "tspan", "tend", "tf"), "sol.start and sol.last.t are the ends"),
+    **dict.fromkeys(("mode",), "sol.at(t).mode is the mode at any time, a place in sol.modes"),
+    **dict.fromkeys(("q", "cost", "rate", "quadrature"), "sol.integral is that of the rate"),
+    **dict.fromkeys(("params", "parameters", "args", "p", "prob"), "A solution does not keep p"),
+    **dict.fromkeys(("todataframe", "df", "dataframe", "table"), "Write sol.to_pandas()"),
+    **dict.fromkeys(("gradient", "grad", "sensitivity", "sensitivities", "adjoint"),
+                    "Differentiate a function of the solution: jax.grad(loss)(p)"),
+}  # fmt: skip
+
+# Attributes that people try on event logs, without capitals and underscores.
+LOG = {
+    **dict.fromkeys(("ts", "time", "times", "tevents"), "log.t has the times"),
+    **dict.fromkeys(("y", "ys", "yevents", "x", "z", "d", "state", "states", "values"),
+                    "log.before and log.after have the instants on both sides, each with x, z, d"),
+    **dict.fromkeys(("name", "kind", "kinds", "event", "index"),
+                    "log.which has the places of the events in log.names"),
+    **dict.fromkeys(("n", "size", "number", "length"), "log.count is how many there were"),
+    **dict.fromkeys(("select", "get", "filter", "named"), 'Write log.of("name")'),
+}  # fmt: skip
+
+# Methods of other solvers, without capitals and underscores.
+METHODS = {
+    **dict.fromkeys(("radau", "bdf", "lsoda", "vode", "ode15s", "ode23s", "ode15i", "ode23t",
+                     "ode23tb", "kvaerno3", "kvaerno4", "kvaerno5", "rosenbrock23", "rodas5",
+                     "radauiia5", "trbdf2", "qndf", "fbdf", "implicit", "impliciteuler", "stiff",
+                     "implicitadams", "radau5"), "Radau5"),
+    **dict.fromkeys(("rodas5p", "rodas4"), "Rodas5P"),
+    **dict.fromkeys(("dop853", "dop78", "dopri8", "vern7", "vern8", "vern9", "ode78", "ode89"),
+                    "Dopri8"),
+    **dict.fromkeys(("dopri5", "dp5"), "Dopri5"),
+    **dict.fromkeys(("rk45", "rk23", "rk4", "ode45", "ode23", "ode113", "tsit5", "bosh3", "euler",
+                     "midpoint", "heun", "fehlberg2", "adaptiveheun", "adams", "explicitadams"),
+                    "Tsit5"),
+    **dict.fromkeys(("ida", "cvode", "cvodes", "idas", "sundials"), "external.IDA"),
+}  # fmt: skip
+
+
+def plain(name: str) -> str:
+    """A name without capitals and underscores: `RelTol`, `rel_tol` and `reltol` are one."""
+    return name.replace("_", "").lower()
+
+
+def answered(fn: Callable[P, R]) -> Callable[P, R]:
+    """`fn`, which answers arguments that it does not have with what to write instead."""
+    known = inspect.signature(fn).parameters
+    must = [name for name, v in known.items() if v.default is v.empty]
+
+    @functools.wraps(fn)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not kwargs.keys() <= known.keys():
+            raise _unknown(fn.__name__, next(k for k in kwargs if k not in known), list(known))
+        absent = [name for name in must[len(args) :] if name not in kwargs]
+        if absent or len(args) > len(must):
+            what = f"{absent[0]} is missing" if absent else f"{len(args)} arguments without names"
+            call = f"saltus.{fn.__name__}({', '.join(must)})"
+            raise TypeError(f"{fn.__name__}: {what}. Write {call}, and all others by name.")
+        return fn(*args, **kwargs)
+
+    return checked
+
+
+def _unknown(owner: str, name: str, known: list[str]) -> TypeError:
+    answer = ARGUMENTS.get(plain(name)) or _near(name, known) or f"There are {', '.join(known)}"
+    return TypeError(f"{owner}: there is no argument `{name}`. {answer}.")
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(plain(name), known, n=2, cutoff=0.6)
+    return f"The nearest name is {' or '.join(close)}" if close else ""
+
+
+def missing(owner: Any, what: str, name: str, table: dict[str, str]) -> AttributeError:
+    """The error for an attribute that is not there."""
+    known = [k for k in dir(type(owner)) if not k.startswith("_")]
+    known += [k for k in getattr(owner, "__dict__", {}) if not k.startswith("_")]
+    answer = table.get(plain(name)) or _near(name, known)
+    text = f"{what} has no attribute '{name}'"
+    return AttributeError(f"{text}. {answer}." if answer else f"{text}.", name=name)
+
+
+def method_named(word: str) -> str:
+    """What to write for a method that was given by a name from elsewhere."""
+    own = METHODS.get(plain(word).removeprefix("diffrax.").removesuffix("()"), "Tsit5")
+    return f"saltus.{own}()"
