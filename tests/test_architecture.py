@@ -20,6 +20,8 @@ LAYERS = [
     "leaves",
     "rewrite",
     "trace",
+    "bytecode",
+    "reads",
     "staging",
     "lanes",
     "moves",

@@ -34,6 +34,7 @@ from .invariants import invariant
 from .leaves import Leaves, aval, split
 from .model import Action, Fn, Model, Par
 from .parts import Parts
+from .reads import current
 from .signals import Signal
 from .system import DIRECTIONS, Event, HybridSystem, Instant, Ticks, TimeEvent, called
 from .trace import is_tracer, trace
@@ -47,10 +48,17 @@ class Built(NamedTuple):
     ticks: list  # the functions or numbers (period, offset) of each ticking event
 
 
-_cache: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+KEPT = 16  # models of one system: for shapes of states, and for values that its functions read
 # Models live as long as the systems and the compiled programs that use them.
 _models: weakref.WeakKeyDictionary[Model, weakref.ref[Model]] = weakref.WeakKeyDictionary()
 _right: weakref.WeakSet[Model] = weakref.WeakSet()  # their given sparsity is that of the functions
+
+
+class _Kept(dict):
+    """Models that live as long as their system; not copied with it."""
+
+    def __reduce__(self) -> tuple:
+        return _Kept, ()
 
 
 class Tracer:
@@ -193,11 +201,26 @@ def _first_arguments(built: Built, parts: Parts) -> tuple[Leaves, Par]:
 
 
 def _build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
-    """The model of a system for these shapes, from the cache where it was built before."""
-    signature = (shapes, tuple((a.shape, a.dtype) for a in map(aval, jax.tree.leaves(parts))))
-    per_system = _cache.setdefault(system, {})
-    if signature in per_system:
-        return per_system[signature]
+    """The model of a system for these shapes, from the cache where it was built before.
+
+    It is built again when something that the system's functions read has changed.
+    """
+    leaves = tuple((a.shape, a.dtype) for a in map(aval, jax.tree.leaves(parts)))
+    per_system = vars(system).setdefault("_built", _Kept())
+    reads = current(system)
+    signature = (shapes, leaves, reads.key)
+    if signature not in per_system:
+        with reads.tracing():
+            built = _built(system, shapes, parts)
+        if any(map(is_tracer, (*built.floats, *built.others))):
+            return built
+        if len(per_system) >= KEPT:
+            del per_system[next(iter(per_system))]
+        per_system[signature] = built
+    return per_system[signature]
+
+
+def _built(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
     tracer = Tracer(system, shapes, parts)
     x, z, d, p, u_tree = shapes
     flow, rows, kinks, found = _flow(system, tracer, parts)
@@ -220,10 +243,7 @@ def _build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
         constraint=equations, pattern=pattern, invariant=kept,
     )  # fmt: skip
     model = _models.setdefault(model, weakref.ref(model))() or model
-    built = Built(model, tracer.floats, tracer.others, tracer.ticking)
-    if not any(map(is_tracer, (*tracer.floats, *tracer.others))):
-        per_system[signature] = built
-    return built
+    return Built(model, tracer.floats, tracer.others, tracer.ticking)
 
 
 def _flow(

@@ -21,6 +21,7 @@ from .jax_names import under_jit
 from .leaves import picture
 from .leaves import split as tree_split
 from .linalg import Layout, factor, solve
+from .reads import current
 from .system import Event, HybridSystem, Instant, TimeEvent, called
 from .trace import is_tracer
 
@@ -152,14 +153,17 @@ def _check_start(mass: Any, split: Split | None, constraint: Any, now: Instant, 
     now, p = jax.tree.map(_plain, (now.replace(x=shape.join(floats, ())), p))
     if any(map(is_tracer, jax.tree.leaves((now, p)))):
         return
-    matrix = _matrix(mass, now, p)
+    matrix = _matrix(mass, now, p, current(mass).key)
     if matrix is not None and not is_tracer(matrix):
         _check_matrix(np.asarray(matrix, dtype=float), split)
 
 
 @eqx.filter_jit
-def _matrix(mass: Callable, now: Instant, p: Any) -> Any:
-    """M at an instant; None where it has another shape than x, which the flow reports."""
+def _matrix(mass: Callable, now: Instant, p: Any, reads: Any) -> Any:
+    """M at an instant; None where it has another shape than x, which the flow reports.
+
+    `reads` are the values that the function reads: with others, it is another program.
+    """
     value = called("mass", mass, _at_rest(now), p)
     if _is_matrix(value, now.x):
         return value

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..reads import Key, Reads
 from ..results import Result
 from ..solution import Solution
 from ..solve import solve
@@ -40,8 +41,8 @@ class Count:
 
 
 @functools.lru_cache(maxsize=64)
-def _program(kind: str, shape: Shape, how: How) -> Callable:
-    """A compiled function of the vector and of one experiment."""
+def _program(kind: str, shape: Shape, how: How, reads: Key) -> Callable:
+    """A compiled function of the vector and of one experiment, for the values that it reads."""
 
     def r(u: Any, run: Run) -> tuple[Any, Seen]:
         return residuals(shape, run, u, how)
@@ -77,6 +78,7 @@ class Objective(Unconstrained):
         self.free, self.shapes, self.how = free, list(shapes), how
         self.low, self.high = free.low, free.high
         self.runs = self._padded(runs)
+        self.reads = Reads((*self.shapes, how.transform)).key
         self.count = Count()
         self.best: tuple[float, np.ndarray] | None = None
         self._known: collections.OrderedDict = collections.OrderedDict()
@@ -277,7 +279,7 @@ class Objective(Unconstrained):
         """One experiment; buffers that turn out too small grow."""
         while True:
             clock = time.perf_counter()
-            out = _program(kind, shape, self.how)(jnp.asarray(u), run)
+            out = _program(kind, shape, self.how, self.reads)(jnp.asarray(u), run)
             out = jax.tree.map(np.asarray, out)
             sizes = tuple(np.shape(v) for v in jax.tree.leaves(run))
             if (key := (kind, shape, self.how, sizes)) not in self._compiled:

@@ -17,6 +17,7 @@ from ..factors import DEPENDENT, leading
 from ..implicit import still
 from ..leaves import split
 from ..linalg import pseudo_inverse
+from ..reads import current
 from ..tables import is_traced
 from .description import Description
 from .equations import Equations
@@ -76,7 +77,8 @@ class _Numbers(NamedTuple):
 
 
 @eqx.filter_jit
-def _numbers(model: Description, now: Any, p: Any) -> _Numbers:
+def _numbers(model: Description, now: Any, p: Any, reads: Any) -> _Numbers:
+    """`reads` are the values that the model's functions read: with others, another program."""
     at = Equations(model, now, p)
     velocity = at.velocity(at.t, at.q, at.v)
     return _Numbers(at.slope, at.position(at.t, at.q), velocity, at.mass, at.mask)
@@ -91,7 +93,7 @@ def numbered_mode(model: Description, now: Any) -> Any:
 def report(model: Description, now: Any, p: Any) -> Assembly:
     """Rank, redundant constraints and residuals, on the host."""
     now = numbered_mode(model, now)
-    found = jax.tree.map(np.asarray, _numbers(model, now, p))
+    found = jax.tree.map(np.asarray, _numbers(model, now, p, current(model).key))
     rows, n = model.rows(now, p), found.slope.shape[1]
     active = np.ones(len(rows.names), bool) if found.mask is None else found.mask
     names = np.array(rows.names)[active]
@@ -120,12 +122,12 @@ def assembled(model: Description, now: Any, p: Any, hold: Sequence[str] = ()) ->
     Coordinates named in `hold` stay, and so do their velocities.
     """
     free = jnp.asarray(~_named(now.x["q"], hold), jnp.float64)
-    x = _assembled(model, numbered_mode(model, now), p, free)
+    x = _assembled(model, numbered_mode(model, now), p, free, current(model).key)
     return now.replace(x=x)
 
 
 @eqx.filter_jit
-def _assembled(model: Description, now: Any, p: Any, free: Any) -> Any:
+def _assembled(model: Description, now: Any, p: Any, free: Any, reads: Any) -> Any:
     calm, quiet = still((now, p))
 
     first = Equations(model, calm, quiet)
@@ -198,7 +200,7 @@ def positive_mass(model: Description, now: Any, p: Any) -> None:
     """Every coordinate needs inertia."""
     if is_traced((now, p)):
         return
-    mass = np.asarray(_numbers(model, numbered_mode(model, now), p).mass)
+    mass = np.asarray(_numbers(model, numbered_mode(model, now), p, current(model).key).mass)
     sizes = mass if mass.ndim == 1 else np.linalg.eigvalsh(0.5 * (mass + mass.T))
     if not np.all(sizes > DEPENDENT * np.max(np.abs(sizes))):
         raise ValueError(

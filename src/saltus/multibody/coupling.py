@@ -19,6 +19,7 @@ import numpy as np
 
 from ..factors import DEPENDENT
 from ..linear import linear, run
+from ..reads import current
 from ..sparsity import Pattern, pattern, take
 
 MANY = 6  # constraints from which a band pays: measured, see benchmarks/multibody.py
@@ -49,11 +50,14 @@ def band_of(at: Any) -> Band | None:
     leaves, tree = jax.tree.flatten(numbers)
     shapes = tuple((jnp.shape(v), jnp.result_type(v)) for v in leaves)
     others, rest_tree = jax.tree.flatten(rest)
-    return _band(type(at), at.model, tree, shapes, rest_tree, tuple(others))
+    reads = current(at.model).key
+    return _band(type(at), at.model, tree, shapes, rest_tree, tuple(others), reads)
 
 
 @functools.lru_cache(maxsize=64)
-def _band(make: Any, model: Any, tree: Any, shapes: Any, rest_tree: Any, others: Any) -> Any:
+def _band(
+    make: Any, model: Any, tree: Any, shapes: Any, rest_tree: Any, others: Any, reads: Any
+) -> Any:
     """From what the constraint can depend on, whatever the numbers are."""
     rest = jax.tree.unflatten(rest_tree, others)
     numbers = [jax.ShapeDtypeStruct(*s) for s in shapes]
