@@ -1,6 +1,7 @@
 """What saltus uses of JAX beyond its stable interface: found, or done without."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import jax
@@ -9,7 +10,20 @@ import pytest
 
 from saltus import jax_names
 
+HERE = Path(__file__).parent
+ROOT = HERE.parent
 SOURCE = Path(jax_names.__file__).parent
+
+
+def test_the_oldest_versions_that_are_tested_are_the_bounds_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    bounds = dict(re.findall(r"(\w+)>=([\d.]+)", " ".join(project["dependencies"])))
+    pins = dict(
+        re.findall(r"^(\w+)==([\d.]+)(?:;.*<.*)?$", (HERE / "oldest.txt").read_text(), re.M)
+    )
+    assert bounds.keys() == {"jax", "numpy", "equinox", "scipy"}
+    for name, bound in bounds.items():
+        assert f"{pins[name]}.".startswith(f"{bound}."), (name, bound, pins[name])
 
 
 def test_private_names_of_jax_are_used_in_one_module_only():
