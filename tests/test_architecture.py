@@ -77,6 +77,7 @@ LAYERS = [
     "names",
     "culprits",
     "surface",
+    "rank",
     "diagnose",
     "solution",
     "export",

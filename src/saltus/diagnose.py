@@ -11,9 +11,9 @@ from .consistent import hidden, violated
 from .culprits import ahead, broken_reset, find, listed, nan_parameters, span, weightless
 from .firing import guard_slopes, rounding
 from .invariants import residuals
-from .leaves import numbered
 from .model import Action, At, Model, Par
 from .projection import projected, slopes
+from .rank import equation_names, floats, gap, state_names
 from .record import accumulation, action_of
 from .results import Result
 from .surface import two_sides
@@ -172,9 +172,12 @@ def _algebraic(sol: Any, result: Result, fired: Action | None) -> Explanation:
     unsolved = _unsolved_reset(sol, fired)
     if unsolved:
         return unsolved
-    if broken_reset(sol):
+    lost = _floating(sol, fired) if result in UNDETERMINED else None
+    if lost is None and broken_reset(sol):
         return _not_finite(sol)
     values = _residual_values(model, at, par, result)
+    if lost is not None:
+        return Explanation(*lost, values)
     words = residual_words(model, at, par, result)
     if result == Result.inconsistent:
         what, advice = _violation(model, at, par, fired)
@@ -188,6 +191,16 @@ def _algebraic(sol: Any, result: Result, fired: Action | None) -> Explanation:
     hint = _slope_guess(sol, result, fired)
     values |= {c.name: c.value for c in near}
     return Explanation(what, f"{result.advice} {hint}".strip(), values)
+
+
+def _floating(sol: Any, fired: Action | None) -> tuple[str, str] | None:
+    """Says so if a jump leaves algebraic states without an equation."""
+    if fired is None:
+        return None
+    tape, n = sol.tape, int(sol.tape.n)
+    jump = f'event "{fired.name}"' if fired.logged else "a breakpoint of an input"
+    jump = "a comparison in `when` has changed," if fired.kink else jump
+    return floats(sol.spec.model, tape.state(n - 1), tape.end, tape.par(), jump)
 
 
 def _residual_values(model: Model, at: At, par: Par, result: Result) -> dict[str, Any]:
@@ -224,28 +237,20 @@ def determination(model: Model, at: At, par: Par) -> str:
     matrix = np.asarray(slopes(model, at, par))
     if not np.all(np.isfinite(matrix)):
         row = int(np.argmin(np.isfinite(matrix).all(axis=1)))
-        return f'The derivative by z of equation "{_equation(model, row)}" is not finite.'
+        return f'The derivative by z of equation "{equation_names(model)[row]}" is not finite.'
     what = {1: "g_z", 2: "g_x f_z"}.get(sum(set(rule.index)), "the Jacobian of the equations for z")
     if matrix.size == 1:
-        return f"{what} is {matrix[0, 0]:.3g} (the derivative by {entries(model)[0]})."
+        return f"{what} is {matrix[0, 0]:.3g} (the derivative by {state_names(model)[0]})."
+    missing = gap(model, at, par)
+    if missing is not None:
+        return missing.words
     _, sizes, directions = np.linalg.svd(matrix)
     number = np.inf if sizes[-1] == 0 else sizes[0] / sizes[-1]
     weakest = int(np.argmax(np.abs(directions[-1])))
     return (
         f"The condition number of {what} is {number:.3g}; least determined is "
-        f"{entries(model)[weakest]}."
+        f"{state_names(model)[weakest]}."
     )
-
-
-def entries(model: Model) -> list[str]:
-    """A name for every algebraic number."""
-    return numbered(model.z.names(), model.constraint.shapes, "z")  # type: ignore[union-attr]
-
-
-def _equation(model: Model, row: int) -> str:
-    rule = model.constraint
-    assert rule is not None
-    return numbered(rule.equations, rule.rows, "constraint")[row]
 
 
 def _undefined(model: Model, at: At, par: Par) -> tuple[str, str] | None:
@@ -275,7 +280,7 @@ def _undefined(model: Model, at: At, par: Par) -> tuple[str, str] | None:
 
 def _guess_words(model: Model, at: At) -> str:
     values = np.concatenate([np.ravel(np.asarray(v)) for v in at.z])
-    pairs = [f"{n} = {v:.6g}" for n, v in zip(entries(model), values, strict=True)]
+    pairs = [f"{n} = {v:.6g}" for n, v in zip(state_names(model), values, strict=True)]
     return ", ".join(pairs[:8]) + (", ..." if len(pairs) > 8 else "")
 
 

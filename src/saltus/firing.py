@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .consistent import SINGULAR, attached, hidden, regularity, solved, violated
+from .consistent import SINGULAR, attached, begun, hidden, regularity, solved, violated
 from .control import FORGOTTEN
 from .invariants import broken
 from .leaves import Leaves, blank, select
@@ -319,7 +319,7 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
         def go(at: At) -> At:
             after = model.reset(action, at, par, c.member)
             if model.kinks or any(a.kind == "time" for a in model.actions):
-                after = model.with_pending_times(solved(model, after, par)[0], par)
+                after = model.with_pending_times(begun(model, after, par), par)
             return jax.tree.map(lambda new, old: new.astype(old.dtype), after, at)
 
         return go
