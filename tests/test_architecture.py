@@ -75,6 +75,7 @@ LAYERS = [
     "course",
     "tables",
     "names",
+    "extrema",
     "culprits",
     "surface",
     "rank",

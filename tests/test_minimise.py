@@ -263,3 +263,124 @@ def test_a_loss_without_a_lower_bound_is_named():
         best = saltus.minimise(loss, {"x": 1.0})
         assert best.result == "failed"
         assert "no lower bound" in best.message
+
+
+# -- several starts, each with its end ------------------------------------------------------------
+def test_every_start_is_listed_with_its_end_and_draws_without_a_loss_are_replaced():
+    # two valleys, and no loss at all beyond a = 1: half of the draws are rejected
+    two = lambda p: (p["a"] ** 2 - 1) ** 2 + 0.3 * p["a"] + 0.0 * jnp.sqrt(1.3 - p["a"])
+    best = saltus.minimise(two, {"a": 0.9}, bounds={"a": (-2.0, 4.0)}, starts=6)
+    assert len(best.starts) == 6
+    assert all(np.isfinite(s.start_loss) and np.isfinite(s.loss) for s in best.starts)
+    assert best.loss == min(s.loss for s in best.starts)
+    assert len({round(s.loss, 6) for s in best.starts}) == 2
+    assert best.rejected == {"the loss is nan": sum(best.rejected.values())}
+    assert "local minimum" in best.message
+    assert "ended here" in best.message
+    printed = repr(best)
+    assert "rejected as starts" in printed
+    assert printed.count("converged") >= 6
+
+
+def test_a_start_that_raises_does_not_end_the_run():
+    def angry(a):
+        if a > 1.0:
+            raise RuntimeError("no model there")
+        return np.asarray(a, dtype=float)
+
+    def loss(p):
+        a = jax.pure_callback(angry, jax.ShapeDtypeStruct((), float), jax.lax.stop_gradient(p["a"]))
+        return (p["a"] + 1.0) ** 2 + 0.0 * a
+
+    best = saltus.minimise(loss, {"a": 2.0}, bounds={"a": (-3.0, 3.0)}, starts=3)
+    assert best.loss == pytest.approx(0.0, abs=1e-12)
+    assert best.starts[0].result == "raised"
+    assert "no model there" in best.starts[0].message or "Error" in best.starts[0].message
+    assert [s.result for s in best.starts[1:]] == ["converged"] * 2
+
+
+def test_a_first_guess_without_a_loss_is_listed_and_the_others_are_run():
+    best = saltus.minimise(
+        lambda p: jnp.sqrt(p["a"]) + p["a"] ** 2, {"a": -1.0}, bounds={"a": (-1.0, 3.0)}, starts=3
+    )
+    assert best.starts[0].result == "not_finite"
+    assert best.starts[0].message == "the loss is nan"
+    assert len(best.starts) == 3
+    with pytest.raises(ValueError, match=r"not finite at the first guess \(the loss is nan\)"):
+        saltus.minimise(lambda p: jnp.sqrt(p["a"]), {"a": -1.0})
+
+
+@pytest.mark.slow
+def test_draws_are_rejected_with_the_result_of_their_solve():
+    ball = saltus.HybridSystem(
+        lambda now, p: {"y": now.x["vy"], "vy": -G},
+        events=[
+            saltus.Event(
+                "bounce", lambda now, p: now.x["y"],
+                reset=lambda now, p: now.replace(x={**now.x, "vy": -p["e"] * now.x["vy"]}),
+            )
+        ],
+    )  # fmt: skip
+
+    def height(p):  # with little restitution it comes to rest, and has no solution
+        start = saltus.Instant(t=0.0, x={"y": 1.0, "vy": 0.0})
+        sol = saltus.solve(ball, start, p, 2.0, max_steps=256, max_events=64)
+        return (sol.final.x["y"] - 0.2) ** 2
+
+    best = saltus.minimise(height, {"e": 0.9}, bounds={"e": (0.05, 0.95)}, starts=3)
+    assert len(best.starts) == 3
+    assert all(np.isfinite(s.start_loss) for s in best.starts)
+    assert list(best.rejected) == ["a solve ended as events_accumulate"]
+
+
+def test_starts_that_keep_the_constraints_are_preferred():
+    best = saltus.minimise(
+        lambda p: (p["a"] ** 2, {"a": p["a"]}), {"a": 5.0}, bounds={"a": (-10.0, 10.0)},
+        subject_to={"a": (4.0, None)}, starts=4,
+    )  # fmt: skip
+    assert best.loss == pytest.approx(16.0, rel=1e-5)
+    assert all(s.start_violation <= 1e-6 for s in best.starts)
+
+
+# -- constraints over the whole trajectory --------------------------------------------------------
+def test_a_constraint_at_saved_times_is_looked_at_between_them():
+    have("ipopt")
+
+    def slow(p):
+        start = saltus.Instant(t=0.0, x={"x": 0.0, "v": 0.0})
+        sol = saltus.solve(cart, start, p, 1.0, ts=jnp.linspace(0.1, 0.9, 4), max_steps=128)
+        ends = {"x": sol.final.x["x"], "v": sol.final.x["v"], "speed": sol.y["v"]}
+        return sol.integral, ends
+
+    limits = {"x": 1.0, "v": 0.0, "speed": (None, 1.3)}
+    best = saltus.minimise(slow, {"u": jnp.ones(PIECES)}, subject_to=limits)
+    start = saltus.Instant(t=0.0, x={"x": 0.0, "v": 0.0})
+    v = float(saltus.solve(cart, start, best.p, 1.0).max("v"))
+    assert v > 1.31
+    (note,) = best.notes
+    assert "speed <= 1.3 holds at the saved times; between them it rises to" in note
+    assert "use sol.max" in note
+    said = float(note.split("rises to ")[1].split()[0])
+    assert said == pytest.approx(v, abs=2e-3)
+    assert note in repr(best)
+
+
+def test_a_constraint_on_the_largest_value_holds_everywhere():
+    # over a wall of height 4: the way up takes sqrt(2 * 4 / g), whatever the distance
+    have("ipopt")
+
+    def over(p):
+        start = saltus.Instant(t=0.0, x={"x": 0.0, "y": 0.0, "vx": p["vx"], "vy": p["vy"]})
+        sol = saltus.solve(ballistic, start, p, p["T"], ts=jnp.array([0.0, 0.1]), max_steps=64)
+        ends = {"x": sol.final.x["x"], "y": sol.final.x["y"], "top": sol.max("y")}
+        return 0.5 * (p["vx"] ** 2 + p["vy"] ** 2), ends
+
+    best = saltus.minimise(
+        over, {"vx": 5.0, "vy": 8.0, "T": 1.0}, bounds={"T": (0.1, 5.0)},
+        subject_to={"x": 10.0, "y": 0.0, "top": (4.0, None)},
+    )  # fmt: skip
+    up = np.sqrt(2 * G * 4.0)
+    assert best.ok
+    assert best.constraints["top"] == pytest.approx(4.0, rel=1e-6)
+    assert best.values == pytest.approx([2 * up / G, 10.0 * G / (2 * up), up], rel=1e-5)
+    assert not best.notes

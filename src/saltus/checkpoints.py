@@ -225,6 +225,9 @@ class Checkpointed(Solution):
     def _read(self, reader: Any, t: Any, side: str) -> Any:
         raise _not_kept("sol(t) and sol.at(t)", "Give the times to solve: ts=...")
 
+    def _extremum(self, what: Any, sign: float, places: int) -> Any:
+        raise _not_kept("sol.min and sol.max", "Save what you need with ts=...")
+
     @property
     def error(self) -> SolveError | None:
         """The error that `throw=True` raises, or none if the solve went well."""

@@ -42,7 +42,7 @@ from .system import HybridSystem, Instant
 from .tables import is_traced
 from .trace import is_tracer
 from .visits import Visits, visit
-from .ways import current_method, current_way
+from .ways import current_method, current_times, current_way
 
 ROWS_IN_JIT = 4096
 EVENTS_IN_JIT = 256
@@ -98,7 +98,7 @@ def solve(
     t1 = number("t1", t1)
     model, at, par = first_state(system, start, p, t1, repair)
     t0 = number("the start's t", par.theta[0])
-    ts = None if ts is None else times(ts, t0, t1)
+    ts = None if ts is None else current_times(times(ts, t0, t1))
     check_index(model, chosen)
     check_units(system, start, p, model)
     adaptive = chosen.control.adaptive

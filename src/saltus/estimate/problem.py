@@ -13,6 +13,7 @@ import numpy as np
 import scipy.optimize
 
 from ..gather import gathering
+from ..results import Result
 from ..solution import Solution
 from .caution import Cautious, level, reach
 from .constrained import slsqp
@@ -21,8 +22,8 @@ from .objective import signature
 from .optimisers import Ending, Limits
 from .parameters import Free
 from .predict import Seen
+from .starts import FEASIBLE
 
-FEASIBLE = 1e-6  # largest violation of a constraint that counts as none, relative above 1
 MOST_BOXES, SMALLEST_BOX = 60, 1e-5
 ACTIVE, FLAT = 1e-4, 1e-3  # near enough to a bound to be held by it; small enough a gradient
 AT_A_KINK = (
@@ -42,10 +43,12 @@ class Problem:
         self._known: collections.OrderedDict = collections.OrderedDict()
         self._count = 0
         self._seen: tuple = ()
+        self._results: tuple = ()  # of all solves
         self._programs: dict[str, Callable] = {}
         self.best: tuple[tuple[float, float], np.ndarray] | None = None
         shapes = jax.eval_shape(lambda u: self._all(u)[0], jnp.asarray(free.initial))
-        sizes = {name: int(np.prod(shapes[1][name].shape)) for name in self.wanted}
+        self.shapes = {name: shapes[1][name].shape for name in self.wanted}
+        sizes = {name: int(np.prod(shape)) for name, shape in self.shapes.items()}
         self._counts = sizes
         self.below, self.above = (
             np.concatenate(
@@ -59,8 +62,9 @@ class Problem:
         self._sizes = np.maximum(1.0, np.maximum(*ends))
 
     def _all(self, u: Any) -> tuple[Any, Any]:
-        """((value, constraints), (extras, what was seen))."""
-        out = self._loss(self.free.into_p(u, self._p))
+        """((value, constraints), (extras, what was seen, the results of all solves))."""
+        with gathering() as found:
+            out = self._run(u)
         value, extras = out if isinstance(out, tuple) else (out, {})
         if jnp.ndim(value):
             raise ValueError(
@@ -82,12 +86,22 @@ class Problem:
             for s in solutions
             if isinstance(s, Solution) and jnp.ndim(s.result) == 0
         )
-        return (jnp.asarray(value, dtype=float), held), (extras, jax.lax.stop_gradient(seen))
+        results = tuple(s.result for s in found)
+        seen = jax.lax.stop_gradient(seen)
+        return (jnp.asarray(value, dtype=float), held), (extras, seen, results)
+
+    def _run(self, u: Any) -> Any:
+        return self._loss(self.free.into_p(u, self._p))
+
+    def held(self, u: Any) -> dict[str, Any]:
+        """The constraints by name."""
+        out = self._run(u)
+        return {name: jnp.asarray(out[1][name], dtype=float) for name in self.wanted}
 
     def _stack(self, u: Any) -> tuple[Any, Any]:
-        (value, held), (_, seen) = self._all(u)
+        (value, held), (_, *seen) = self._all(u)
         flat = [jnp.reshape(value, (1,)), *(jnp.reshape(held[n], -1) for n in self.wanted)]
-        return jnp.concatenate(flat), seen
+        return jnp.concatenate(flat), tuple(seen)
 
     def _program(self, kind: str) -> Callable:
         if kind not in self._programs:
@@ -119,7 +133,7 @@ class Problem:
             self._known[key] = (np.asarray(out), np.asarray(slopes), jax.tree.map(np.asarray, seen))
             while len(self._known) > 8:
                 self._known.popitem(last=False)
-        out, slopes, self._seen = self._known[key]
+        out, slopes, (self._seen, self._results) = self._known[key]
         self._rank(u, out)
         return out, slopes
 
@@ -128,6 +142,21 @@ class Problem:
         rank = (max(self._off(out[1:]), FEASIBLE), float(out[0]))
         if np.all(np.isfinite(rank)) and (self.best is None or rank < self.best[0]):
             self.best = (rank, np.array(u))
+
+    def unusable(self, u: np.ndarray) -> str:
+        """Why no search can start at `u`; empty if one can."""
+        out, slopes = self._evaluate(u)
+        codes = np.concatenate([np.ravel(r) for r in self._results] or [np.zeros(0, int)])
+        failed = [Result(int(c)) for c in codes if c > int(Result.terminated)]
+        names = ["the loss", *(f'"{n}"' for n, k in self._counts.items() for _ in range(k))]
+        for name, value, slope in zip(names, out, slopes, strict=True):
+            if not np.isfinite(value) and failed:
+                return f"a solve ended as {failed[0].name}"
+            if not np.isfinite(value):
+                return f"{name} is {value}"
+            if not np.all(np.isfinite(slope)):
+                return f"the gradient of {name} is not finite"
+        return ""
 
     # -- what optimisers ask for ----------------------------------------------------------------
     def value(self, u: np.ndarray) -> float:
@@ -169,7 +198,7 @@ class Problem:
 
     def _solutions(self, u: Any) -> list[Solution]:
         with gathering() as found:
-            self._all(u)
+            self._run(u)
         return found
 
     def settle(self, u: np.ndarray) -> None:
@@ -200,6 +229,10 @@ class Problem:
         """The largest violation, in units of the constraint's size where that is large."""
         off = np.maximum(self.below - c, c - self.above) / self._sizes
         return float(np.max(np.where(np.isfinite(c), off, np.inf), initial=0.0))
+
+    def natural(self, u: np.ndarray) -> np.ndarray:
+        """The values of the free parameters."""
+        return np.asarray(self.free.natural(jnp.asarray(u)))
 
     def extras(self, u: np.ndarray) -> Any:
         return self._program("extras")(jnp.asarray(u))
