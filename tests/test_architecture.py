@@ -24,6 +24,7 @@ LAYERS = [
     "reads",
     "staging",
     "lanes",
+    "unreached",
     "moves",
     "dependence",
     "sparsity",

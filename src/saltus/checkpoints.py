@@ -28,6 +28,7 @@ from .simulate import Outcome
 from .solution import Solution
 from .tables import describe
 from .trace import is_tracer
+from .unreached import everything
 from .visits import Visits, visit, within
 
 WINDOW = 32  # save times of a piece
@@ -67,7 +68,8 @@ def in_pieces(
     outcome = Outcome(carry.at, carry.counts, carry.pace, carry.code, None)  # type: ignore[arg-type]
     there = At(s[0], tuple(s[1:]), carry.at.i, carry.at.z)
     visits = None if ts is None else _visits(cut, par, ts, order, there, starts, last, reads)
-    return outcome, _no_rows(spec, carry.counts.rows, there, par), visits
+    depends = everything((*par.theta, *at.w))
+    return outcome, _no_rows(spec, carry.counts.rows, there, par, depends), visits
 
 
 def _sorted(cut: Cut, par: Par, ts: Any) -> tuple[Any, Any]:
@@ -188,7 +190,7 @@ def _visits(
     return Visits(places, places, reached, (), jax.tree.map(pick, reads), places, reached)
 
 
-def _no_rows(spec: Spec, n: Any, end: At, par: Par) -> Tape:
+def _no_rows(spec: Spec, n: Any, end: At, par: Par, depends: Any) -> Tape:
     """A tape that knows its end alone."""
 
     def empty(v: Any) -> Any:
@@ -198,7 +200,7 @@ def _no_rows(spec: Spec, n: Any, end: At, par: Par) -> Tape:
     aux = tuple(map(empty, spec.stepper.aux(spec.model)))
     return Tape(
         none, tuple(map(empty, end.w)), tuple(map(empty, end.i)), none, none, (), n, end, *par,
-        tuple(map(empty, end.z)), aux,
+        tuple(map(empty, end.z)), aux, depends,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -15,6 +16,7 @@ from .loop import Spec
 from .model import At, Model, Par
 from .record import action_of, is_reset
 from .system import Instant
+from .unreached import hide, only
 from .visits import Visits, find_row, within
 
 TAYLOR = 3  # derivatives of algebraic states and of dense output are exact up to this order
@@ -36,6 +38,7 @@ class Tape(eqx.Module):
     backward: Any
     z: Leaves = ()
     aux: Leaves = ()
+    depends: Any = None  # a number with a derivative by everything the solve depends on
 
     def par(self) -> Par:
         return Par(self.theta, self.iota, self.backward)
@@ -98,30 +101,14 @@ def output(model: Model, at: At, par: Par) -> Any:
     return jax.tree.unflatten(model.output_fn.out, leaves)
 
 
-def spoil(ok: Any, tree: Any, theta: Leaves) -> Any:
-    """NaN if a solve failed, with derivatives by every parameter that are NaN, too."""
-    wrong = jnp.where(ok, 0.0, jnp.nan)
-    floats = [v for v in theta if jnp.issubdtype(v.dtype, jnp.floating)]
-    total = sum(jnp.sum(jnp.where(jnp.isfinite(v), v, 0.0)) for v in floats)
-
-    def one(v: Any) -> Any:
-        if jnp.issubdtype(jnp.result_type(v), jnp.floating):
-            return v * (1.0 + wrong).astype(v.dtype) + (wrong * total).astype(v.dtype)
-        return v
-
-    return jax.tree.map(one, tree)
-
-
-def hide(reached: Any, tree: Any) -> Any:
-    """NaN (or -1) where something was not reached; the cotangent there is dropped."""
-
-    def one(v: Any) -> Any:
-        mask = jnp.reshape(reached, jnp.shape(reached) + (1,) * (jnp.ndim(v) - jnp.ndim(reached)))
-        if jnp.issubdtype(jnp.result_type(v), jnp.floating):
-            return jnp.where(mask, v, jnp.nan)
-        return v
-
-    return jax.tree.map(one, tree)
+def _reading(spec: Spec, tape: Tape, t: Any, side: str) -> tuple[At, Any, Any]:
+    """The state at a time, whether that was reached, and a number with all it depends on."""
+    offset = t - tape.theta[0]
+    inside = within(tape.theta[0], offset, tape.end.tau, tape.backward)
+    # Elsewhere it is read where the flow is sure to be finite. Without rows nothing has flowed.
+    flowing = dataclasses.replace(tape, theta=only(tape.n > 0, tape.theta))
+    at = state_at(spec, flowing, jnp.where(inside, offset, 0.0), side)
+    return only(inside, at), inside, tape.depends + t
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "side"))
@@ -129,14 +116,12 @@ def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any, Any]:
     """Outputs and integrals at the times `ts`, and which of them were reached."""
     par = tape.par()
 
-    def one(t: Any) -> tuple[Any, Any]:
-        offset = t - tape.theta[0]
-        inside = within(tape.theta[0], offset, tape.end.tau, tape.backward)
-        at = state_at(spec, tape, offset, side)
-        return (output(spec.model, at, par), integrals(spec.model, at)), inside
+    def one(t: Any) -> tuple[Any, Any, Any]:
+        at, inside, depends = _reading(spec, tape, t, side)
+        return (output(spec.model, at, par), integrals(spec.model, at)), inside, depends
 
-    values, inside = jax.vmap(one)(ts)
-    return *hide(inside, values), inside
+    values, inside, depends = jax.vmap(one)(ts)
+    return *hide(inside, values, depends), inside
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "side"))
@@ -144,36 +129,37 @@ def read_instants(spec: Spec, tape: Tape, ts: Any, side: str) -> Instant:
     """What a model function may look at, at the times `ts`; NaN where they were not reached."""
     par = tape.par()
 
-    def one(t: Any) -> tuple[Instant, Any]:
-        offset = t - tape.theta[0]
-        inside = within(tape.theta[0], offset, tape.end.tau, tape.backward)
-        return instant(spec.model, state_at(spec, tape, offset, side), par), inside
+    def one(t: Any) -> tuple[Instant, Any, Any]:
+        at, inside, depends = _reading(spec, tape, t, side)
+        return instant(spec.model, at, par), inside, depends
 
-    now, inside = jax.vmap(one)(ts)
-    return hide(inside, now)
+    now, inside, depends = jax.vmap(one)(ts)
+    return hide(inside, now, depends)
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
-def read_visits(spec: Spec, visits: Visits, par: Par) -> tuple[Any, Any, Any]:
+def read_visits(spec: Spec, visits: Visits, tape: Tape, ts: Any) -> tuple[Any, Any, Any]:
     """Outputs and integrals at the save times, and which of them were reached."""
+    par = tape.par()
     pick = functools.partial(jnp.take, indices=visits.place, axis=0)
-    at = jax.tree.map(pick, visits.at)
+    at = jax.vmap(only)(visits.reached, jax.tree.map(pick, visits.at))
 
     def one(at: At) -> Any:
         y = output(spec.model, attached(spec.model, at, par, TAYLOR), par)
         return y, integrals(spec.model, at)
 
-    return *hide(visits.reached, jax.vmap(one)(at)), visits.reached
+    return *hide(visits.reached, jax.vmap(one)(at), tape.depends + ts), visits.reached
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
 def read_end(spec: Spec, tape: Tape, ok: Any) -> tuple[Instant, tuple]:
     """Where the solve stopped; and that instant, its integrals and output, NaN unless `ok`."""
     par = tape.par()
-    at = attached(spec.model, tape.end, par, TAYLOR)
     last = instant(spec.model, tape.end, par)
+    end, par = only(ok, (tape.end, par))
+    at = attached(spec.model, end, par, TAYLOR)
     reached = (instant(spec.model, at, par), integrals(spec.model, at), output(spec.model, at, par))
-    return last, spoil(ok, reached, par.theta)
+    return last, hide(ok, reached, tape.depends)
 
 
 def _over(model: Model, one: Any) -> Any:
@@ -217,7 +203,7 @@ def read_events(spec: Spec, tape: Tape, size: int) -> tuple:
         )
 
     before, after, which, member = _over(model, one)(index, valid)
-    before, after = hide(valid, before), hide(valid, after)
+    before, after = hide(valid, (before, after), tape.depends)
     return (
         before.t,
         jnp.where(valid, which, -1),

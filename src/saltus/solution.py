@@ -16,12 +16,13 @@ from .diagnose import explain, state_values, state_words
 from .extrema import extremum
 from .foreign import ATTRIBUTES, LOG, missing
 from .loop import Spec
-from .readout import Tape, hide, read, read_events, read_instants
+from .readout import Tape, read, read_events, read_instants
 from .record import Pace
 from .results import KINDS, Result, SolveError
 from .system import Instant
 from .tables import describe, describe_events, describe_stats
 from .trace import is_tracer
+from .unreached import hide
 
 
 class EventLog(eqx.Module):
@@ -41,6 +42,7 @@ class EventLog(eqx.Module):
     families: tuple[bool, ...] = eqx.field(static=True)  # which of them have members
     modes: tuple[str, ...] = eqx.field(static=True, default=())
     units: Any = eqx.field(static=True, default=None)
+    depends: Any = None  # a number with a derivative by everything the solve depends on
 
     def of(self, name: str) -> EventLog:
         """Only the events called `name`."""
@@ -61,14 +63,11 @@ class EventLog(eqx.Module):
         missing = k >= self.count
 
         def one(v: Any) -> Any:
-            floating = jnp.issubdtype(v.dtype, jnp.floating)
-            extra = jnp.full((1, *v.shape[1:]), jnp.nan if floating else -1, v.dtype)
-            padded = jnp.concatenate([v, extra])
+            padded = jnp.concatenate([v, jnp.full((1, *v.shape[1:]), -1, v.dtype)])
             return padded[jnp.where(missing, v.shape[0], k)]
 
-        t, which, member, before, after = jax.tree.map(
-            one, (self.t, self.which, self.member, self.before, self.after)
-        )
+        found = (self.t, self.which, self.member, self.before, self.after)
+        t, which, member, before, after = hide(~missing, jax.tree.map(one, found), self.depends)
         count = jnp.where(missing, 0, 1)
         return dataclasses.replace(
             self, t=t, which=which, member=member, before=before, after=after, count=count
@@ -109,11 +108,11 @@ def _only(log: EventLog, wanted: Any, size: int) -> EventLog:
     def pick(v: Any) -> Any:
         return jnp.take(v, index, axis=0, mode="clip")
 
-    before, after = jax.tree.map(pick, (log.before, log.after))
+    found = jax.tree.map(pick, (log.t, log.before, log.after))
+    t, before, after = hide(valid, found, log.depends)
     return EventLog(
-        hide(valid, pick(log.t)), jnp.where(valid, pick(log.which), -1),
-        jnp.where(valid, pick(log.member), -1), hide(valid, before), hide(valid, after),
-        count, log.names, log.families, log.modes, log.units,
+        t, jnp.where(valid, pick(log.which), -1), jnp.where(valid, pick(log.member), -1), before,
+        after, count, log.names, log.families, log.modes, log.units, log.depends,
     )  # fmt: skip
 
 
@@ -269,8 +268,9 @@ class Solution(Presented, eqx.Module):
             before, after = self.adapt(before), self.adapt(after)
         families = tuple(a.size is not None for a in self._declared())
         return EventLog(
-            t, which, member, before, after, count, self.names, families, self.modes, self.units
-        )
+            t, which, member, before, after, count, self.names, families, self.modes, self.units,
+            self.tape.depends,
+        )  # fmt: skip
 
     def __getitem__(self, lane: Any) -> Solution:
         """One solution of a batch made with `vmap`."""

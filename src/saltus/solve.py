@@ -41,6 +41,7 @@ from .solution import Solution, Stats
 from .system import HybridSystem, Instant
 from .tables import is_traced
 from .trace import is_tracer
+from .unreached import everything
 from .visits import Visits, visit
 from .ways import current_method, current_times, current_way
 
@@ -303,8 +304,10 @@ def _tape(spec: Spec, outcome: Outcome, at: At, par: Par, ts: Any) -> tuple[Tape
         visits = visits._replace(at=visits.at._replace(tau=reads[0], w=tuple(reads[1:])))
     last = At(end_tau, tuple(end_w), end.i, end.z)
     noted = jax.lax.stop_gradient((rows.z, rows.aux))
-    tape = Tape(tau, tuple(w), rows.i, rows.h, rows.kind, rows.member, n, last, *par, *noted)
-    return tape, visits
+    depends = everything((*par.theta, *at.w))
+    return Tape(
+        tau, tuple(w), rows.i, rows.h, rows.kind, rows.member, n, last, *par, *noted, depends
+    ), visits
 
 
 def _solution(
@@ -323,7 +326,7 @@ def _solution(
     t, reached, integrals = final.t, ok, integral
     if visits is not None:
         t = ts
-        y, integrals, reached = read_visits(spec, visits, tape.par())
+        y, integrals, reached = read_visits(spec, visits, tape, ts)
     elif ts is not None:
         t = ts
         y, integrals, reached = read(spec, tape, ts, "right")

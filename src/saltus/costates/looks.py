@@ -16,11 +16,12 @@ from ..consistent import determined
 from ..leaves import Leaves
 from ..loop import Spec
 from ..probe import scalar
-from ..readout import TAYLOR, Tape, hide, instant, integrals, output, read_end, state_at
+from ..readout import TAYLOR, Tape, instant, integrals, output, read_end, state_at
 from ..results import Result
 from ..solution import Solution
 from ..system import Instant
 from ..trace import is_tracer
+from ..unreached import hide
 from ..visits import within
 
 
@@ -72,7 +73,7 @@ def _read(spec: Spec, tape: Tape, ts: Any, side: str, push: Any) -> tuple:
         return (output(model, at, par), integrals(model, at), instant(model, at, par)), inside
 
     values, inside = jax.vmap(one)(ts, push)
-    return hide(inside, values)
+    return hide(inside, values, tape.depends)
 
 
 def _watched(sol: Solution, tape: Tape, dense: Tape, pushes: tuple, notes: _Notes) -> _Watched:

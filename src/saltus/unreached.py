@@ -1,0 +1,151 @@
+"""Values that were not reached: NaN, with derivatives that are NaN as well.
+
+`where(reached, v, nan)` would have derivative 0 where nothing was reached, which an optimiser takes
+for a minimum. Here every derivative is NaN there, in each direction and of each order, with one
+exception: a cotangent that is exactly zero stays zero, so that a loss that leaves out what was not
+reached has the gradient of what was.
+
+With `r` for reached and a number `b` that depends on all that the value may depend on, the value is
+`a` where `r` and NaN elsewhere, its tangent `da` where `r` and NaN elsewhere, and the cotangent `c`
+goes to `a` where `r`, and as NaN to `b` elsewhere (M89).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import core
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+value_p = Primitive("saltus_reached")  # (reached, a, b) -> a, or NaN
+tangent_p = Primitive("saltus_reached_tangent")  # (reached, b, da, db) -> da, or NaN
+cotangent_p = Primitive("saltus_reached_cotangent")  # (reached, b, c) -> 0, or NaN where c is not
+
+
+def _value(reached: Any, a: Any, b: Any) -> Any:
+    return jnp.where(reached, a, jnp.nan)
+
+
+def _tangent(reached: Any, b: Any, da: Any, db: Any) -> Any:
+    return jnp.where(reached, da, jnp.nan)
+
+
+def _cotangent(reached: Any, b: Any, c: Any) -> Any:
+    return jnp.where(reached | (c == 0), jnp.zeros_like(c), jnp.nan)
+
+
+def _still(*tangents: Any) -> bool:
+    return all(isinstance(t, ad.Zero) for t in tangents)
+
+
+def _zero(out: Any) -> Any:
+    return ad.Zero(jax.typeof(out).to_tangent_aval())
+
+
+def _value_jvp(primals: Any, tangents: Any) -> tuple:
+    (reached, _, b), (_, *moved) = primals, tangents
+    out = value_p.bind(*primals)
+    if _still(*moved):
+        return out, _zero(out)
+    return out, tangent_p.bind(reached, b, *map(ad.instantiate_zeros, moved))
+
+
+def _tangent_jvp(primals: Any, tangents: Any) -> tuple:
+    """The tangent of NaN is NaN: whatever moves `b` counts as a tangent, too."""
+    (reached, b, _, _), (_, *moved) = primals, tangents
+    out = tangent_p.bind(*primals)
+    if _still(*moved):
+        return out, _zero(out)
+    tb, tda, tdb = map(ad.instantiate_zeros, moved)
+    return out, tangent_p.bind(reached, b, tda, tdb + tb)
+
+
+def _tangent_transpose(c: Any, reached: Any, b: Any, da: Any, db: Any) -> tuple:
+    if isinstance(c, ad.Zero):
+        return None, None, c, c
+    own = jnp.where(reached, c, jnp.zeros_like(c)) if ad.is_undefined_primal(da) else None
+    lost = cotangent_p.bind(reached, b, c) if ad.is_undefined_primal(db) else None
+    return None, None, own, lost
+
+
+def _cotangent_jvp(primals: Any, tangents: Any) -> tuple:
+    (reached, b, c), (_, tb, tc) = primals, tangents
+    out = cotangent_p.bind(*primals)
+    if _still(tb, tc):
+        return out, _zero(out)
+    dout = cotangent_p.bind(reached, b, ad.instantiate_zeros(tc))
+    clean = reached | (c == 0)
+    return out, dout + tangent_p.bind(clean, b, jnp.zeros_like(c), ad.instantiate_zeros(tb))
+
+
+def _cotangent_transpose(ct: Any, reached: Any, b: Any, c: Any) -> tuple:
+    return None, None, ct if isinstance(ct, ad.Zero) else cotangent_p.bind(reached, b, ct)
+
+
+def _define(primitive: Primitive, fn: Callable, jvp: Callable) -> None:
+    """All operands have the same shape, and everything is entry by entry."""
+
+    def batch(args: Any, dims: Any) -> tuple:
+        size = next(v.shape[d] for v, d in zip(args, dims, strict=True) if d is not None)
+        moved = [
+            jnp.broadcast_to(v, (size, *v.shape)) if d is None else jnp.moveaxis(v, d, 0)
+            for v, d in zip(args, dims, strict=True)
+        ]
+        return primitive.bind(*moved), 0
+
+    primitive.def_impl(jax.jit(fn))
+    primitive.def_abstract_eval(lambda *avals: core.ShapedArray(avals[-1].shape, avals[-1].dtype))
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, mlir.lower_fun(fn, multiple_results=False))
+    ad.primitive_jvps[primitive] = jvp
+
+
+_define(value_p, _value, _value_jvp)
+_define(tangent_p, _tangent, _tangent_jvp)
+_define(cotangent_p, _cotangent, _cotangent_jvp)
+ad.primitive_transposes[tangent_p] = _tangent_transpose
+ad.primitive_transposes[cotangent_p] = _cotangent_transpose
+
+
+@jax.jit
+def everything(leaves: tuple) -> Any:
+    """One number with a derivative by every float in `leaves`."""
+    floats = [v for v in leaves if jnp.issubdtype(v.dtype, jnp.floating)]
+    return sum((jnp.sum(v, dtype=jnp.float64) for v in floats), jnp.zeros(()))
+
+
+def hide(reached: Any, tree: Any, depends: Any) -> Any:
+    """The floats of `tree` where `reached`, and elsewhere NaN.
+
+    `reached` has the leading axes of the leaves. Derivatives of what is NaN are NaN by everything
+    that `depends` (a number, or one for each entry of `reached`) depends on; None: on nothing.
+    """
+    reached = jnp.asarray(reached)
+    depends = jnp.broadcast_to(0.0 if depends is None else depends, reached.shape)
+
+    def one(v: Any) -> Any:
+        v = jnp.asarray(v)
+        if not jnp.issubdtype(v.dtype, jnp.floating):
+            return v
+        axes = tuple(range(reached.ndim, v.ndim))
+        known, whole = (
+            jnp.broadcast_to(jnp.expand_dims(u, axes), v.shape) for u in (reached, depends)
+        )
+        return value_p.bind(known, v, whole.astype(v.dtype))
+
+    return jax.tree.map(one, tree)
+
+
+def only(ok: Any, tree: Any) -> Any:
+    """The same values, without derivatives unless `ok`: no `0 * nan` comes back from there."""
+
+    def one(v: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(v), jnp.floating):
+            return v
+        return jnp.where(ok, v, jax.lax.stop_gradient(v))
+
+    return jax.tree.map(one, tree)
