@@ -79,6 +79,7 @@ LAYERS = [
     "extrema",
     "culprits",
     "surface",
+    "causes",
     "rank",
     "diagnose",
     "solution",

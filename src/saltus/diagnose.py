@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from .causes import leap, shortened, stiffness
 from .consistent import hidden, violated
-from .culprits import ahead, broken_reset, find, listed, nan_parameters, span, weightless
+from .culprits import ahead, broken_reset, find, listed, nan_parameters, weightless
 from .firing import guard_slopes, rounding
 from .invariants import residuals
 from .model import Action, At, Model, Par
@@ -26,8 +27,7 @@ ALGEBRAIC = (
 AT_A_GUARD = (Result.resting_contact, Result.grazing)
 STEPS = (Result.too_many_steps, Result.step_underflow, Result.newton_failed)
 LARGE = 300  # differential states beyond which a projection takes long
-OFTEN = 0.2  # of all steps: rejected ones that want an explanation
-FARTHER = 100.0  # times the last step: what the steps that were rejected have seen
+LEAPING = (*STEPS, Result.too_many_events, Result.endless_chain)
 LINKS = 16  # jumps at the end of an endless chain that are looked at
 NEAR = 1e-6  # of the time from start to end: right ahead
 UNDETERMINED = (Result.no_consistent_state, Result.singular)
@@ -47,6 +47,10 @@ def explain(sol: Any, result: Result) -> Explanation:
     model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
     fired = _fired(sol)
     plain = Explanation(result.what, result.advice, {})
+    jumping = leap(sol) if result in LEAPING and model.guards else None
+    if jumping is not None:
+        values = {"guard before": jumping.before, "guard after": jumping.after}
+        return Explanation(jumping.what, jumping.advice, values, jumping.action.name)
     if result == Result.events_accumulate:
         when = float(sol.start) + float(accumulation(sol.pace, at.tau))
         words = f"{result.what} They pile up at t = {when:.10g}."
@@ -151,19 +155,11 @@ def _number(value: Any) -> str:
 
 
 def _steps(plain: Explanation, sol: Any) -> Explanation:
-    """How long the last steps were, and what was not finite right ahead of them."""
-    n, values = int(sol.tape.n), {}
-    lengths = np.abs(np.asarray(sol.tape.h)[:n])
-    lengths = lengths[lengths > 0]
-    what = plain.what
-    if lengths.size:
-        what += f" The last step that succeeded was {lengths[-1]:.3g} long."
-        values["last step"] = float(lengths[-1])
-    if lengths.size and int(sol.stats.rejected) > OFTEN * int(sol.stats.steps):
-        for culprit in ahead(sol, min(1.0, FARTHER * lengths[-1] / span(sol))):
-            what += f" Many steps had to be shortened, and {culprit.words}."
-            values[culprit.name] = culprit.value
-    return plain._replace(what=what, values=values)
+    """How long the last steps were, what was not finite right ahead of them, what is stiff."""
+    what, values = shortened(sol)
+    stiff = stiffness(sol)
+    found = plain._replace(what=f"{plain.what}{what}", values=values)
+    return found._replace(advice=stiff) if stiff else found
 
 
 # -- algebraic states ---------------------------------------------------------------------------
@@ -368,7 +364,8 @@ def _not_finite(sol: Any) -> Explanation:
     if name:
         what = f"The error of {name} has no measure: atol + rtol |x| is zero where {name} stays 0."
         return Explanation(what, "Give the method an atol above 0.", {})
-    return Explanation(f"{result.what} The state itself overflowed.", result.advice, {})
+    advice = "" if sol.spec.adaptive else stiffness(sol)
+    return Explanation(f"{result.what} The state itself overflowed.", advice or result.advice, {})
 
 
 def _unsolved_reset(sol: Any, fired: Action | None) -> Explanation | None:

@@ -40,13 +40,17 @@ def line_of(op: Op) -> str:
 
     Of an operation inside a library function it is the line that calls that.
     """
-    for call in op.written:
-        trace = getattr(getattr(call.eqn, "source_info", None), "traceback", None)
-        for frame in getattr(trace, "frames", ()):
-            if frame.file_name.startswith(HERE):
-                break
-            if not LIBRARIES.search(frame.file_name):
-                return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
+    return next((line for call in op.written if (line := line_of_equation(call.eqn))), "")
+
+
+def line_of_equation(eqn: Any) -> str:
+    """The user's line of an equation of a traced function."""
+    trace = getattr(getattr(eqn, "source_info", None), "traceback", None)
+    for frame in getattr(trace, "frames", ()):
+        if frame.file_name.startswith(HERE):
+            break
+        if not LIBRARIES.search(frame.file_name):
+            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
     return ""
 
 

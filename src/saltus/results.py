@@ -54,8 +54,9 @@ MESSAGES: dict[Result, tuple[str, str]] = {
     Result.too_many_steps: (
         "More steps than `max_steps`.",
         "Inside `jit` the tape has a fixed size: give `max_steps=` as many rows as the trajectory "
-        "needs. If the steps pile up at one place, look for a kink or a stiff mode there, or "
-        "loosen `rtol` and `atol`.",
+        "needs. If an explicit method takes very many short steps, the system may be stiff: write "
+        "method=saltus.Radau5(). If the steps pile up at one place, look there for a kink or for a "
+        "guard that jumps over zero; or loosen `rtol` and `atol`.",
     ),
     Result.too_many_events: (
         "More events than `max_events`.",
@@ -68,8 +69,9 @@ MESSAGES: dict[Result, tuple[str, str]] = {
     ),
     Result.step_underflow: (
         "The step size fell below the resolution of time.",
-        "The solution may have a pole here, or a kink the error control cannot step over: make the "
-        "kink an event (`saltus.when`), or stop before the pole with a terminal event.",
+        "The solution may have a pole here: stop before it with a terminal event. Or the flow has "
+        "a kink the error control cannot step over: make it an event (`saltus.when`). Or a guard "
+        "jumps over zero: write a guard that is continuous there.",
     ),
     Result.endless_chain: (
         "Resets kept triggering each other at one instant.",

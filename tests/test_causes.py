@@ -1,0 +1,98 @@
+"""Why steps became too short or too many, in words: guards that jump, stiff modes."""
+
+import inspect
+
+import jax.numpy as jnp
+import pytest
+
+import saltus
+from saltus import Event, Fixed, HybridSystem, Instant, StepError, Tsit5, solve, when
+
+START = Instant(t=0.0, x={"x": 0.0})
+
+
+def jumping(now, p):
+    return when(now.x["x"] < 0.5, 1.0, -1.0)
+
+
+GUARDS = {  # each jumps over zero at a time
+    "when": (jumping, 0.5, (1.0, -1.0)),
+    "where": (lambda now, p: jnp.where(now.x["x"] < 0.5, 1.0 + now.x["x"], -2.0), 0.5, (1.5, -2)),
+    "comparison": (lambda now, p: (now.x["x"] > 0.25) - 0.5, 0.25, (-0.5, 0.5)),
+    "mod": (lambda now, p: jnp.mod(now.x["x"], 0.3) - 0.15, 0.3, (0.15, -0.15)),
+}
+CHEAP = [("when", "falling"), ("mod", "rising")]
+REST = [(name, way) for name in GUARDS for way in ("falling", "rising", "either")]
+
+
+def stopped(guard, direction, **options):
+    event = Event("cross", guard, direction=direction)
+    system = HybridSystem(lambda now, p: {"x": 1.0}, events=[event])
+    with pytest.raises(saltus.SolveError) as caught:
+        solve(system, START, None, 1.0, **options)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "name, direction",
+    [*CHEAP, *(pytest.param(*c, marks=pytest.mark.slow) for c in REST if c not in CHEAP)],
+)
+def test_a_guard_that_jumps_over_zero_is_named_with_both_sides_and_what_to_write(name, direction):
+    guard, t, (before, after) = GUARDS[name]
+    error = stopped(guard, direction, max_steps=2000)
+    text, rises = str(error), after > before
+    assert error.event == "cross" and abs(error.t - t) < 1e-6
+    assert f'guard of event "cross" jumps over zero at t = {t}' in text
+    assert abs(error.values["guard before"] - before) < 1e-6
+    assert abs(error.values["guard after"] - after) < 1e-6
+    against = direction != "either" and rises != (direction == "rising")
+    assert (f'against its direction "{direction}"' in text) == against
+    assert "Write the quantity that decides as the guard" in error.advice
+    assert "make it an event (`saltus.when`)" not in text  # no advice in a circle
+
+
+def test_the_line_in_which_a_guard_branches_is_told():
+    line = inspect.getsourcelines(jumping)[1] + 1
+    assert f"It branches in test_causes.py:{line}." in str(stopped(jumping, "falling"))
+
+
+def test_a_steep_guard_that_is_continuous_is_not_said_to_jump():
+    """x' = x^2 ends at t = 1; the guard 1 - x runs away with it, but does not jump."""
+    system = HybridSystem(
+        lambda now, p: {"x": now.x["x"] ** 2}, events=[Event("low", lambda now, p: now.x["x"])]
+    )
+    with pytest.raises(saltus.SolveError) as caught:
+        solve(system, Instant(t=0.0, x={"x": 1.0}), None, 2.0)
+    assert "jumps over zero" not in str(caught.value).replace("Or a guard jumps over zero", "")
+
+
+RELAX = HybridSystem(lambda now, p: {"x": -p * (now.x["x"] - jnp.cos(now.t))})
+
+
+def test_steps_that_stability_keeps_short_are_called_stiff_and_the_remedy_is_written_out():
+    with pytest.raises(StepError) as caught:
+        solve(RELAX, Instant(t=0.0, x={"x": 1.0}), 1e6, 1000.0, max_steps=2000)
+    text = str(caught.value)
+    assert "The system is stiff here: a part of it decays at a rate of 1e+06" in text
+    assert "Write method=saltus.Radau5()" in caught.value.advice
+
+
+def test_many_steps_that_accuracy_demands_are_not_called_stiff():
+    turn = HybridSystem(lambda now, p: {"x": now.x["v"], "v": -p * now.x["x"]})
+    with pytest.raises(StepError) as caught:
+        solve(turn, Instant(t=0.0, x={"x": 1.0, "v": 0.0}), 1e6, 1000.0, max_steps=2000)
+    assert "The system is stiff here" not in str(caught.value)
+    assert "may be stiff" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_fixed_steps_that_are_too_long_for_a_stiff_system_are_told():
+    method = Tsit5(control=Fixed(0.1))
+    with pytest.raises(saltus.NonFiniteError, match=r"stiff here.*method=saltus.Radau5\(\)"):
+        solve(RELAX, Instant(t=0.0, x={"x": 1.0}), 1e4, 1000.0, method=method)
+
+
+@pytest.mark.slow
+def test_radau_solves_what_it_is_recommended_for():
+    sol = solve(RELAX, Instant(t=0.0, x={"x": 1.0}), 1e6, 10.0, method=saltus.Radau5())
+    assert abs(sol.final.x["x"] - jnp.cos(10.0)) < 1e-5 and sol.stats.steps < 2000
