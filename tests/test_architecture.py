@@ -76,6 +76,7 @@ LAYERS = [
     "course",
     "tables",
     "names",
+    "peaks",
     "extrema",
     "culprits",
     "surface",

@@ -13,7 +13,7 @@ import numpy as np
 
 from .course import Course, course
 from .diagnose import explain, state_values, state_words
-from .extrema import extremum
+from .extrema import Extremes
 from .foreign import ATTRIBUTES, LOG, missing
 from .loop import Spec
 from .readout import Tape, read, read_events, read_instants
@@ -204,7 +204,7 @@ def check_inside(sol: Any, t: Any) -> None:
         )
 
 
-class Solution(Presented, eqx.Module):
+class Solution(Presented, Extremes, eqx.Module):
     """The result of a solve. Every float in it is differentiable."""
 
     t: Any
@@ -313,38 +313,6 @@ class Solution(Presented, eqx.Module):
         for _ in range(jnp.ndim(self.tape.n)):
             one = jax.vmap(one)
         return one(self.tape)
-
-    def max(self, what: Any, *, places: int = 64) -> Any:
-        """The largest value that `what` takes from the start to the end, differentiable (M90).
-
-        `what` is the name of an output, state or input, or a function `(now, p) -> number`; an
-        array is searched entry by entry. Both sides of every jump count. It is looked for at eight
-        places of every step, and at `places` of the whole span. NaN if the solve failed.
-        """
-        return self._extremum(what, 1.0, places)[0]
-
-    def min(self, what: Any, *, places: int = 64) -> Any:
-        """The least value that `what` takes from the start to the end; see `max`."""
-        return self._extremum(what, -1.0, places)[0]
-
-    def argmax(self, what: Any, *, places: int = 64) -> Any:
-        """The time at which `what` is largest, differentiable; see `max`."""
-        return self._extremum(what, 1.0, places)[1]
-
-    def argmin(self, what: Any, *, places: int = 64) -> Any:
-        """The time at which `what` is least, differentiable; see `max`."""
-        return self._extremum(what, -1.0, places)[1]
-
-    def _extremum(self, what: Any, sign: float, places: int) -> tuple[Any, Any]:
-        rtol = None if self.tolerance is None else self.tolerance[0]
-
-        def one(tape: Tape, ok: Any, rtol: Any) -> tuple[Any, Any]:
-            return extremum(self.spec, tape, ok, what, sign, self.adapt, places, rtol)
-
-        ok = self.result <= int(Result.terminated)
-        for _ in range(jnp.ndim(self.tape.n)):
-            one = jax.vmap(one)
-        return one(self.tape, ok, rtol)
 
     @property
     def error(self) -> SolveError | None:
