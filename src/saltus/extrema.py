@@ -24,10 +24,11 @@ from .loop import Spec
 from .model import At, Par
 from .names import leaf_names, unknown, value_of
 from .peaks import Found, find
-from .readout import TAYLOR, Tape, along_row, instant, output, spoil
+from .readout import TAYLOR, Tape, along_row, instant, output
 from .results import Result
 from .system import called
 from .trace import UNTRACEABLE, Traced, trace, untraceable
+from .unreached import hide
 
 
 def quantity(spec: Spec, tape: Tape, what: Any, adapt: Callable | None) -> tuple[Traced, list]:
@@ -118,7 +119,7 @@ def _extremum(
     value = jnp.where(found.inside, inner, outer)
     t = jnp.where(found.inside, t_inner, t_outer)
     value, t = _underivable(value, found.kink), _underivable(t, found.kink)
-    return spoil(ok & ~found.missing, (sign * value, t), tape.theta)
+    return hide(ok & ~found.missing, (sign * value, t), tape.depends)
 
 
 @jax.custom_jvp
