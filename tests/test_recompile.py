@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import saltus
-from saltus import Event, HybridSystem, Instant, solve
+from saltus import Event, HybridSystem, Instant, passes, simulate, solve
 from saltus.build import build
 from saltus.parts import dismantle
 
@@ -119,3 +119,75 @@ def test_models_of_systems_that_are_gone_take_no_memory():
     models = [model(float(k)) for k in range(5)]
     gc.collect()
     assert [m() for m in models] == [None] * 5
+
+
+# -- long solves ----------------------------------------------------------------------------------
+
+DECAY = HybridSystem(lambda now, p: -p * now.x)
+STEP = 0.125  # exact, so that the number of steps is
+
+
+def decayed(p, steps=20_000):
+    method = saltus.Dopri5(control=saltus.Fixed(STEP))
+    return solve(DECAY, Instant(t=0.0, x=1.0), p, steps * STEP, method=method)
+
+
+LONG = {
+    "value": lambda p: decayed(p).final.x,
+    "gradient": jax.grad(lambda p: decayed(p).final.x),
+    "hessian": jax.hessian(lambda p: decayed(p).final.x),
+    "vmap": lambda p: jax.vmap(lambda q: decayed(q).final.x)(jnp.full(3, p)),
+    "dense output": lambda p: decayed(p)(jnp.array([0.3])),
+}
+
+
+@pytest.mark.parametrize("kind", list(LONG))
+def test_a_long_solve_compiles_nothing_when_it_is_repeated(compilations, kind):
+    """It needs more rows than the first reel of tape has."""
+    first = LONG[kind](1e-3)
+    assert compilations.during(lambda: LONG[kind](1e-3)) == 0
+    np.testing.assert_array_equal(first, LONG[kind](1e-3))
+
+
+def test_a_longer_solve_takes_no_other_programs_than_a_long_one(compilations):
+    """However many rows there are, two programs fill them; only what is done with them is new."""
+    decayed(0.5, 100)
+    decayed(0.5, 2000)
+    assert compilations.during(lambda: decayed(0.5, 1800)) == 0
+    assert compilations.during(lambda: decayed(0.5, 90)) == 0
+    assert decayed(0.5, 10).tape.tau.shape[0] <= 257  # a short one carries no long tape
+
+
+@pytest.fixture
+def short_reels(monkeypatch):
+    """Reels of 64 rows, also the later ones."""
+    simulate._work.cache_clear()
+    monkeypatch.setattr(passes, "LONG", 64)
+    yield
+    simulate._work.cache_clear()
+
+
+@pytest.mark.parametrize("steps", [62, 63, 64, 127, 128, 300])
+def test_a_tape_on_many_reels_is_that_of_one(short_reels, steps):
+    """Row by row, also where a reel ends just with the solve; after the end there are zeros."""
+    sol = decayed(0.5, steps)
+    factor = np.polyval([1 / 600, 1 / 120, 1 / 24, 1 / 6, 0.5, 1, 1], -0.5 * STEP)  # of one step
+    n = np.arange(steps + 1)
+    np.testing.assert_array_equal(sol.tape.tau[: steps + 1], n * STEP)
+    np.testing.assert_allclose(sol.tape.w[0][: steps + 1], factor**n, rtol=1e-12)
+    assert int(sol.tape.n) == steps + 1  # and the end
+    assert not np.any(sol.tape.tau[steps + 2 :])
+
+
+def test_lanes_of_different_lengths_share_their_reels(short_reels):
+    steps = np.array([10, 62, 63, 64, 127, 191, 200])
+    sols = jax.vmap(lambda n: decayed(0.5, n))(jnp.asarray(steps, float))
+    for k, n in enumerate(steps):
+        alone = decayed(0.5, n)
+        mine = np.asarray(sols.tape.w[0][k])
+        np.testing.assert_allclose(mine[: n + 1], alone.tape.w[0][: n + 1], rtol=1e-14)
+        assert not np.any(mine[n + 2 :])
+        assert sols.final.x[k] == pytest.approx(np.exp(-0.5 * n * STEP), rel=1e-6)
+    slopes = jax.vmap(jax.grad(lambda p, n: decayed(p, n).final.x), in_axes=(None, 0))
+    exact = -steps * STEP * np.exp(-0.5 * steps * STEP)
+    np.testing.assert_allclose(slopes(0.5, jnp.asarray(steps, float)), exact, rtol=1e-4)

@@ -183,12 +183,13 @@ def loop(
     rows: Rows,
     args: list,
     limit: Any = None,
+    base: Any = 0,
 ) -> tuple[Carry, Rows, Any]:
     """Iterate until every lane has stopped or filled its rows, and at most `limit` times.
 
-    With a limit, the number of iterations is the third result.
+    With a limit, the number of iterations is the third result. `base` rows are kept elsewhere.
     """
-    room = rows.tau.shape[0] - 1
+    room = base + rows.tau.shape[0] - 1
 
     def lane(c: Carry, flat: list) -> tuple[Carry, Rows]:
         _, par, knobs = unpack(spec, flat)
@@ -202,7 +203,7 @@ def loop(
     def body(state: tuple) -> tuple:
         c, tape, *count = state
         new, row = step(c, args)
-        tape = write(tape, c.counts.rows, row, active(c, room))
+        tape = write(tape, c.counts.rows - base, row, active(c, room))
         return new, tape, *(k + 1 for k in count)
 
     def going(state: tuple) -> Any:
@@ -212,7 +213,7 @@ def loop(
 
     first = () if limit is None else (jnp.zeros((), jnp.int32),)
     carry, rows, *count = jax.lax.while_loop(going, body, (carry, rows, *first))
-    rows = write_end(rows, carry.counts.rows, carry.at)
+    rows = write_end(rows, carry.counts.rows - base, carry.at)
     return carry, rows, count[0] if count else None
 
 
@@ -225,7 +226,7 @@ def write_end(rows: Rows, n: Any, at: At) -> Rows:
     return write(rows, n, final, jnp.ones_like(n, bool))
 
 
-def active(c: Carry, room: int) -> Any:
+def active(c: Carry, room: Any) -> Any:
     """Whether a lane goes on."""
     return (c.code == int(Result.running)) & (c.counts.rows < room)
 

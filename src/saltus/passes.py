@@ -20,32 +20,42 @@ from .lanes import one_kernel
 PASS = 0.5  # seconds that a pass should take
 TRIAL = 8  # iterations of the trial from which the first long pass is planned
 TELLING = 0.02  # seconds from which on the time of a pass is that of its iterations
-LARGE = 2**20  # bytes of a tape that is better made where it is filled
+LARGE = 2**20  # bytes of a reel that is better made where it is filled
+LONG = 2**14  # entries of a long reel, at most
+REEL = 2**24  # bytes of a long reel, at most
 
 
 class Work:
-    """Work that can be left and gone on with, on a tape that grows.
+    """Work that can be left and gone on with, on a tape without an end.
 
-    `opening(*args)` gives the first state, `room(state, size)` an empty tape for it, with `size`
-    entries and one more, and `going(state, tape, args, limit)` goes on for at most `limit`
-    iterations and also returns their number.
+    `opening(*args)` gives the first state, `room(state, size)` an empty reel of tape for it, with
+    `size` entries and one more, and `going(state, reel, args, limit, base)` goes on for at most
+    `limit` iterations and also returns their number; `base` entries are on the reels before.
+    `used(state)` is the number of entries, of each lane or of all.
+
+    The first reel is short, all others have one length: however long the work, there are two
+    programs.
     """
 
-    def __init__(self, opening: Callable, room: Callable, going: Callable, size: int, where: str):
-        self.opening, self.room, self.going = opening, room, going
-        self.size = size  # of the tape, the last time
+    def __init__(
+        self, opening: Callable, room: Callable, going: Callable, used: Callable, size: int,
+        where: str,
+    ):  # fmt: skip
+        self.opening, self.room, self.going, self.used = opening, room, going, used
+        self.size = size  # of the first reel
         self.platform = where
         self.rates: dict = {}  # seconds per iteration, by shape
         self._begun: dict = {}
         self._empty: dict = {}
         self._programs: dict = {}
+        self._lengths: dict = {}  # of the tapes that were handed on, by shape
 
     def complete(self, args: Any, shape: Any, status: Callable) -> tuple[Any, Any, bool]:
         """State and tape at the end, and whether Ctrl-C has ended it.
 
         `status(state, size)` says whether there is more to do, and whether the tape is full.
         """
-        size, fresh = self.size, True
+        size, base, fresh, reels = self.size, 0, True, []
         begun, state = self._first(args, shape)
         structure, flat = self._blank(state, shape, size)
         with Passes(self.rates, shape) as passes:
@@ -53,21 +63,58 @@ class Work:
                 try:
                     passes.look()
                     program = self._program(begun, structure, shape, size, not flat)
-                    flat = passes.run(program, fresh, [*flat, *args])
+                    flat = passes.run(program, fresh, base, [*flat, *args])
                 except KeyboardInterrupt:
                     if fresh:
                         raise
-                    return *jax.tree.unflatten(structure, flat), True
+                    state, reel = jax.tree.unflatten(structure, flat)
+                    return state, self._tape(shape, state, reels, reel), True
                 fresh = False
-                state, tape = jax.tree.unflatten(structure, flat)
-                more, full = status(state, size)
+                state, reel = jax.tree.unflatten(structure, flat)
+                more, full = status(state, base + size)
                 if not more:
-                    return state, tape, False
+                    return state, self._tape(shape, state, reels, reel), False
                 if full:
-                    size *= 4
-                    self.size = max(self.size, size)
-                    tape = jax.tree.map(functools.partial(_longer, size + 1), tape)
-                    flat = jax.tree.leaves((state, tape))
+                    reels.append(reel)
+                    base += size
+                    if len(reels) == 1:
+                        size = self._long(reel)
+                        reel = self._reel(state, shape, size)
+                    structure, flat = self._blank(state, shape, size)[0], (state, reel)
+                    flat = jax.tree.leaves(flat)
+
+    def _long(self, reel: Any) -> int:
+        """The size of later reels: long, but not large."""
+        row = sum(v.nbytes for v in jax.tree.leaves(reel)) / (self.size + 1)
+        size = self.size
+        while 4 * size <= min(LONG, REEL / row):
+            size *= 4
+        return size
+
+    def _reel(self, state: Any, shape: Any, size: int) -> Any:
+        """An empty one."""
+        structure, flat = self._blank(state, shape, size)
+        if flat:
+            return jax.tree.unflatten(structure, flat)[1]
+        return _zeros(jax.eval_shape(functools.partial(self.room, size=size), state))
+
+    def _tape(self, shape: Any, state: Any, reels: list, last: Any) -> Any:
+        """All reels as one tape, of a length that was used before if there is one."""
+        used = np.asarray(self.used(state))
+        length = self._length(shape, int(np.max(used, initial=0)))
+        if not reels and length == self.size:
+            return last
+        return jax.tree.map(functools.partial(_joined, used, length), *reels, last)
+
+    def _length(self, shape: Any, most: int) -> int:
+        """One of few lengths, since every one has its own programs for what is done with tapes."""
+        length = self.size
+        while length < most:
+            length *= 4
+        known = self._lengths.setdefault(shape, set())
+        near = [n for n in known if length <= n <= 16 * length]
+        known.add(min(near, default=length))
+        return min(near, default=length)
 
     def _first(self, args: Any, shape: Any) -> tuple[Any, Any]:
         """The opening as a program, and zeros like what it gives."""
@@ -77,7 +124,7 @@ class Work:
         return self._begun[shape]
 
     def _blank(self, state: Any, shape: Any, size: int) -> tuple[Any, list]:
-        """The structure of a state and a tape, and their leaves unless they are large."""
+        """The structure of a state and a reel, and their leaves unless they are large."""
         if (shape, size) not in self._empty:
             tape = jax.eval_shape(functools.partial(self.room, size=size), state)
             flat, structure = jax.tree.flatten((state, tape))
@@ -86,7 +133,7 @@ class Work:
         return self._empty[shape, size]
 
     def _program(self, begun: Any, structure: Any, shape: Any, size: int, bare: bool) -> Program:
-        """The pass over a tape of some size; a bare one makes its state and tape itself."""
+        """The pass over a reel of some size; a bare one makes its state and reel itself."""
         key = (shape, size, bare)
         if key not in self._programs:
             flat = functools.partial(self._pass, begun, structure, size if bare else None)
@@ -94,8 +141,9 @@ class Work:
         return self._programs[key]
 
     def _pass(
-        self, begun: Any, structure: Any, bare: int | None, limit: Any, fresh: Any, *given: Any
-    ) -> list:
+        self, begun: Any, structure: Any, bare: int | None, limit: Any, fresh: Any, base: Any,
+        *given: Any,
+    ) -> list:  # fmt: skip
         n = structure.num_leaves if bare is None else 0
         args = given[n:]
         if bare is None:
@@ -109,21 +157,21 @@ class Work:
             first = [v if hasattr(v, "shape") else jnp.asarray(v) for v in first]  # known numbers
             state = jax.tree.unflatten(tree, first)
             tape = self.room(state, size=bare)
-        state, tape, count = self.going(state, tape, list(args), limit)
+        state, tape, count = self.going(state, tape, list(args), limit, base)
         return [*jax.tree.leaves((state, tape)), count]
 
 
 class Program:
-    """A compiled pass, from (limit, fresh, state, tape, args) to (state, tape, iterations)."""
+    """A compiled pass of (limit, fresh, base, state, reel, args): state, reel and iterations."""
 
     def __init__(self, call: Any):
         self.call = call
         self.compiled = False
 
-    def timed(self, limit: int, fresh: bool, given: list) -> tuple[list, int, float]:
+    def timed(self, limit: int, fresh: bool, base: int, given: list) -> tuple[list, int, float]:
         """What at most `limit` iterations give, how many it were, and in how many seconds."""
         start = time.perf_counter()
-        *results, count = self.call(_whole(limit), _flag(fresh), *given)
+        *results, count = self.call(_whole(limit), _flag(fresh), _whole(base), *given)
         count = int(np.asarray(count))  # waits
         return results, count, time.perf_counter() - start
 
@@ -148,10 +196,10 @@ class Passes:
     def __exit__(self, *_: Any) -> None:
         self._release()
 
-    def run(self, program: Program, fresh: bool, given: list) -> list:
+    def run(self, program: Program, fresh: bool, base: int, given: list) -> list:
         """One pass; of no iterations if it has to be compiled first."""
         limit = self._limit() if program.compiled else 0
-        results, count, seconds = program.timed(limit, fresh, given)
+        results, count, seconds = program.timed(limit, fresh, base, given)
         program.compiled = True
         if count:
             self._learn(seconds, seconds / count)
@@ -214,5 +262,20 @@ def _zeros(tree: Any) -> Any:
     return jax.tree.map(one, tree)
 
 
-def _longer(size: int, rows: Any) -> Any:
-    return jnp.concatenate([rows, jnp.zeros((size - rows.shape[0], *rows.shape[1:]), rows.dtype)])
+def _joined(used: np.ndarray, length: int, *parts: Any) -> Any:
+    """The entries of all reels in one array, and zeros after the last one of each lane."""
+    *before, last = parts
+    if not isinstance(last.dtype, np.dtype):  # keys
+        rest = jnp.zeros((length + 1, *last.shape[1:]), last.dtype)
+        return jnp.concatenate([*(v[:-1] for v in before), last, rest])[: length + 1]
+    whole, place = np.zeros((length + 1, *last.shape[1:]), last.dtype), 0
+    for part in (*(v[:-1] for v in map(np.asarray, before)), np.asarray(last)):
+        some = part[: length + 1 - place]
+        whole[place : place + len(some)] = some
+        place += len(part)
+    if used.ndim:
+        beyond = np.arange(length + 1).reshape(-1, *[1] * used.ndim) > used
+        whole[beyond] = 0
+    else:
+        whole[int(used) + 1 :] = 0
+    return jax.device_put(whole, last.sharding)

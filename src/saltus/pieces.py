@@ -161,15 +161,20 @@ def _room(state: tuple[Front, Progress], size: int) -> Front:
     return jax.tree.map(lambda v: jnp.zeros((size + 1, *v.shape), v.dtype), state[0])
 
 
-def _keep(starts: Front, front: Front, progress: Progress) -> Front:
+def _keep(starts: Front, front: Front, progress: Progress, base: Any) -> Front:
     """Keep the start of a piece; between starts, it goes to the last entry and means nothing."""
     size = starts.base.shape[0] - 1
-    where = jnp.where(progress.new, progress.pieces, size)
+    where = jnp.where(progress.new, progress.pieces - base, size)
     return jax.tree.map(lambda a, v: put(a, v, (where,)), starts, front)
 
 
-def _pass(cut: Cut, state: tuple, starts: Front, args: list, limit: Any = None) -> tuple:
-    """Piece after piece until all lanes are through, there is no room, or the limit is reached."""
+def _pass(
+    cut: Cut, state: tuple, starts: Front, args: list, limit: Any = None, base: Any = 0
+) -> tuple:
+    """Piece after piece until all lanes are through, there is no room, or the limit is reached.
+
+    The starts of `base` pieces are kept elsewhere.
+    """
     size, leaves = starts.base.shape[0] - 1, len(jax.tree.leaves(state[0]))
     inner, rest = cut.inner(cut.n_at), args[cut.n_at :]
     levels = tuple((*[True] * leaves, False, *level) for level in inner.levels)
@@ -178,7 +183,7 @@ def _pass(cut: Cut, state: tuple, starts: Front, args: list, limit: Any = None) 
 
     def piece(state: tuple) -> tuple:
         front, progress, starts, count = state
-        starts = _keep(starts, front, progress)
+        starts = _keep(starts, front, progress, base)
         left = jnp.full((), NO_LIMIT, jnp.int32) if limit is None else limit - count
         _, front, used = _bind(cut._replace(levels=levels), front, left, rest)
         through = ~jnp.any(_going(front, cut.rows))
@@ -189,18 +194,18 @@ def _pass(cut: Cut, state: tuple, starts: Front, args: list, limit: Any = None) 
 
     def more(state: tuple) -> Any:
         _, progress, _, count = state
-        on = progress.more & (progress.pieces < size)
+        on = progress.more & (progress.pieces - base < size)
         return on if limit is None else on & (count < limit)
 
     first = (*state, starts, jnp.zeros((), jnp.int32))
     front, progress, starts, count = jax.lax.while_loop(more, piece, first)
-    return (front, progress), _keep(starts, front, progress), count
+    return (front, progress), _keep(starts, front, progress, base), count
 
 
 @functools.lru_cache(maxsize=256)
 def _work(cut: Cut, platform: str) -> Work:
     parts = (functools.partial(_opening, cut), _room, functools.partial(_pass, cut))
-    return Work(*parts, FIRST_PIECES, platform)
+    return Work(*parts, lambda state: state[1].pieces, FIRST_PIECES, platform)
 
 
 def _status(state: tuple[Front, Progress], size: int) -> tuple[bool, bool]:

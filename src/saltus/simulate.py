@@ -83,6 +83,7 @@ def _work(run: Run, platform: str) -> Work:
         functools.partial(_opening, run),
         lambda carry, size: blank_rows(spec, carry.at, size),
         functools.partial(loop, spec, levels),
+        lambda carry: carry.counts.rows,
         size,
         platform,
     )
@@ -95,7 +96,7 @@ def _status(carry: Carry, size: int) -> tuple[bool, bool]:
 
 
 def _impl(*args: Any, run: Run) -> list:
-    """Pass after pass until every lane has stopped, on a tape that grows by factors of four."""
+    """Pass after pass until every lane has stopped, on as many reels of tape as it takes."""
     platform = next(iter(args[0].devices())).platform
     if not run.grows:
         return _fixed(run, platform)(*args)
