@@ -28,7 +28,7 @@ from .readout import TAYLOR, Tape, along_row, instant, output
 from .results import Result
 from .system import called
 from .trace import UNTRACEABLE, Traced, trace, untraceable
-from .unreached import hide
+from .unreached import hide, only
 
 
 def quantity(spec: Spec, tape: Tape, what: Any, adapt: Callable | None) -> tuple[Traced, list]:
@@ -113,13 +113,17 @@ def _extremum(
     one = jax.tree.map(lambda v: v[None], frozen)
     found = one_by_one(lambda tape: find(spec, tape, held, places, rtol), one)
     found = jax.tree.map(lambda v: jax.lax.stop_gradient(v[0]), found)
+    known = ok & ~found.missing
+    floats = [jnp.sum(c) for c in consts if jnp.issubdtype(jnp.result_type(c), jnp.floating)]
+    depends = sum(floats, jnp.zeros(()) if tape.depends is None else tape.depends)
+    tape, consts = only(known, (tape, consts))
     inner, t_inner = _inside(spec, tape, quantity, found)
     at = attached(spec.model, tape.state(found.edge), tape.par(), TAYLOR)
     outer, t_outer = quantity(at, tape.par()), tape.theta[0] + at.tau
     value = jnp.where(found.inside, inner, outer)
     t = jnp.where(found.inside, t_inner, t_outer)
     value, t = _underivable(value, found.kink), _underivable(t, found.kink)
-    return hide(ok & ~found.missing, (sign * value, t), tape.depends)
+    return hide(known, (sign * value, t), depends)
 
 
 @jax.custom_jvp
