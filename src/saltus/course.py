@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .consistent import determined
 from .loop import Spec
-from .readout import Tape, along_row, output
+from .readout import Tape, along_row, instant, output
 from .record import FLOW, is_reset
 
 
@@ -27,10 +28,17 @@ class Course(NamedTuple):
     mode: Any
 
 
-def course(spec: Spec, tape: Tape, fractions: Any) -> Course:
-    """The output at `fractions` of every step; 0 is just after a jump, 1 just before the next."""
+def course(spec: Spec, tape: Tape, fractions: Any = None, whole: bool = False) -> Course:
+    """The output at `fractions` of every step; 0 is just after a jump, 1 just before the next.
+
+    Without fractions at both ends of every step, which costs little. `whole` gives instants.
+    """
     n = int(tape.n)
-    times, values, modes = _along(spec, tape, jnp.asarray(fractions, dtype=jnp.float64))
+    if fractions is None:
+        times, values, modes = _ends(*_nodes(spec, tape, whole))
+    else:
+        given = jnp.asarray(fractions, dtype=jnp.float64)
+        times, values, modes = _along(spec, tape, given, whole)
     kinds = np.asarray(tape.kind)[:n]
     flows, jumps = np.flatnonzero(kinds == FLOW), np.flatnonzero(is_reset(kinds))
     before = [] if 0 in flows else [0]
@@ -42,8 +50,33 @@ def course(spec: Spec, tape: Tape, fractions: Any) -> Course:
     return Course(np.asarray(times)[rows], y, piece, mode)
 
 
-@functools.partial(jax.jit, static_argnames=("spec",))
-def _along(spec: Spec, tape: Tape, fractions: Any) -> tuple:
+def _ends(times: Any, values: Any, modes: Any) -> tuple:
+    """Values where steps start as pairs: those of a step, and those of the next."""
+
+    def pairs(v: Any) -> Any:
+        v = np.asarray(v)
+        return np.stack([v, np.concatenate([v[1:], v[-1:]])], axis=1)
+
+    return pairs(times), jax.tree.map(pairs, values), modes
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "whole"))
+def _nodes(spec: Spec, tape: Tape, whole: bool) -> tuple:
+    """Times, outputs and modes where steps start, and at the end."""
+    model, par = spec.model, tape.par()
+
+    def node(k: Any) -> tuple:
+        at = tape.state(k)
+        at = jax.tree.map(lambda a, b: jnp.where(k >= tape.n, b, a), at, tape.end)
+        at = determined(model, at, par, 0)
+        value = instant(model, at, par) if whole else output(model, at, par)
+        return par.theta[0] + at.tau, value, at.i[model.place_mode] if model.modes else None
+
+    return jax.vmap(node)(jnp.minimum(jnp.arange(tape.tau.shape[0]), tape.n))
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "whole"))
+def _along(spec: Spec, tape: Tape, fractions: Any, whole: bool) -> tuple:
     model, par = spec.model, tape.par()
 
     def row(k: Any) -> tuple:
@@ -52,7 +85,8 @@ def _along(spec: Spec, tape: Tape, fractions: Any) -> tuple:
 
         def point(fraction: Any) -> tuple:
             there = along_row(spec, tape, k, fraction * length)
-            return par.theta[0] + there.tau, output(model, there, par)
+            value = instant(model, there, par) if whole else output(model, there, par)
+            return par.theta[0] + there.tau, value
 
         times, values = jax.vmap(point)(fractions)
         return times, values, at.i[model.place_mode] if model.modes else None

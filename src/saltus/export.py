@@ -83,8 +83,14 @@ class SavedSolution(Presented):
             raise KINDS[result](repr(self), result=result, t=t, solution=self)
         return self
 
-    def course(self, fractions: Any) -> Course:
-        """The output at `fractions` of every step, for plots."""
+    def course(self, fractions: Any = None, whole: bool = False) -> Course:
+        """The output at `fractions` of every step (or at its ends), for plots."""
+        if whole:
+            raise ValueError(
+                "a file keeps outputs, not states, discrete states and inputs. Put them into the "
+                "system's output, or plot the solution before it is saved."
+            )
+        fractions = (0.0, 1.0) if fractions is None else fractions
         kept, matrix = self.kept[0], _matrix(np.asarray(fractions, dtype=float))
         t = kept.t[:, :1] + np.asarray(fractions) * (kept.t[:, -1:] - kept.t[:, :1])
         y = jax.tree.map(lambda v: np.einsum("fk,rk...->rf...", matrix, v), kept.y)

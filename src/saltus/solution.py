@@ -143,15 +143,20 @@ class Presented:
                 return object.__getattribute__(self, name)
             raise missing(self, "a solution", name, ATTRIBUTES)
 
-    def plot(self, *names: str, points: int = 2000) -> Any:
+    def plot(
+        self, *names: str, points: int = 2000, inputs: bool = False, discrete: bool = False
+    ) -> Any:
         """A figure of the outputs over time, events marked, both limits drawn at jumps.
 
-        `names` choose what is drawn (all of it by default); `points` is about how many points
-        each curve gets. Needs the extra `plot`.
+        `names` choose what is drawn (all outputs by default): outputs, and states, discrete states
+        and inputs by their names. `inputs` and `discrete` add all of those. What is held between
+        jumps is drawn as stairs; where a solve has more steps than the figure has columns, the
+        range of each column is shaded. `points` is about how many points each curve gets. Needs
+        the extra `plot`.
         """
         from .plot import plot
 
-        return plot(self, *names, points=points)
+        return plot(self, *names, points=points, inputs=inputs, discrete=discrete)
 
     def save(self, path: Any) -> Any:
         """Write the solution to an `.npz` file and return its path; `Solution.load` reads it."""
@@ -277,9 +282,13 @@ class Solution(Presented, Extremes, eqx.Module):
         check_lane(self, lane)
         return jax.tree.map(lambda v: v[lane], self)
 
-    def course(self, fractions: Any) -> Course:
-        """The output at `fractions` of every step, for plots and files."""
-        return course(self.spec, self.tape, fractions)
+    def course(self, fractions: Any = None, whole: bool = False) -> Course:
+        """The output at `fractions` of every step (or at its ends), for plots and files.
+
+        `whole` gives instants with all states instead of outputs.
+        """
+        found = course(self.spec, self.tape, fractions, whole)
+        return found._replace(y=self.adapt(found.y)) if whole and self.adapt else found
 
     @staticmethod
     def load(path: Any) -> Any:
