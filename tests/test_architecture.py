@@ -69,6 +69,7 @@ LAYERS = [
     "walk",
     "primitives",
     "readout",
+    "bodies",
     "outcomes",
     "phrases",
     "curves",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import saltus
+from problems import problem
 from saltus import Event, HybridSystem, Instant, solve
 from saltus.trust import REASONS, certify
 
@@ -294,6 +295,15 @@ def test_differences_are_taken_where_the_sequence_stays():
     check = cert.differences
     assert check.valid and not check.disagree
     assert "same events" in repr(cert)
+
+
+@pytest.mark.parametrize("tol", [1e-8, pytest.param(1e-10, marks=pytest.mark.slow)])
+def test_the_simple_hybrid_ode_is_trusted(tol):
+    """Its gradients are right to nine digits; sensitivities decay to a thousandth at the end."""
+    case = problem("simple_hybrid_ode")
+    method = saltus.Tsit5(rtol=tol, atol=tol)
+    sol = solve(case.system, case.start({"p": 2.5}), {"p": 2.5}, 5.0, method=method)
+    assert sol.certificate.trusted, sol.certificate
 
 
 def test_every_reason_has_advice():

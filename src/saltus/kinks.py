@@ -5,8 +5,10 @@ flow is only bent there, steps lose accuracy; where it jumps, derivatives lose a
 Every such operation has an outcome (which branch, which place in the table); one that changes
 between the start and the end of a step has been passed in it.
 
-Not seen: what happens inside the bodies of loops and conditionals (their integer results and
-conditions are), a kink that is passed and passed back within one step, guards, resets and outputs.
+The bodies of loops and conditionals are looked into; what cannot be (a callback, a very long loop)
+is listed by its line. Not seen: a kink that is passed and passed back within one step, what a
+`while` decides after 64 iterations, resets and outputs (their kinks matter only where a loss stands
+exactly on one: `saltus.certify` looks at both sides), and guards (trust/leaps.py looks at events).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from .curves import Curves, Run, over_rows, program_of
 from .leaves import Leaves
 from .loop import Spec
 from .model import At, Model
-from .phrases import lines_of, words_of
+from .outcomes import Op
+from .phrases import line_of, lines_of, words_of
 from .readout import Tape
 from .trace import is_tracer
 
@@ -68,16 +71,34 @@ def hidden_kinks(sol: Any) -> tuple[Kink, ...]:
             "hidden_kinks: this is a batch of solutions. Ask for one: hidden_kinks(sol[k])."
         )
     program = program_of(sol.spec.model)
+    unseen = [Kink(float(tape.theta[0]), _blind(op), line_of(op), np.nan) for op in program.blind]
     if not program.size:
-        return ()
+        return tuple(unseen[:LIMIT])
     texts, _ = _lines(sol.spec.model)
     found = jax.tree.map(np.asarray, _found(sol.spec.model, tape))
-    kinks = []
+    kinks = unseen
     for line, nth in sorted(np.argwhere(found.real), key=lambda k: (k[1], k[0])):
-        op = program.op_at(int(found.place[line, nth]))
+        owner, op = program.op_at(int(found.place[line, nth]))
         t, jump = float(found.t[line, nth]), float(found.jump[line, nth])
-        kinks.append(Kink(t, words_of(program, op), texts[line], jump))
+        kinks.append(Kink(t, words_of(owner, op), texts[line], jump))
     return tuple(sorted(kinks[:LIMIT], key=lambda kink: kink.t))
+
+
+def passed(model: Model, tape: Tape) -> tuple[Any, Any]:
+    """Whether a solve has passed kinks, or could not be looked into, and the largest jump there.
+
+    Also inside `jit` and `vmap`."""
+    program = program_of(model)
+    some = jnp.asarray(bool(program.blind))
+    if not program.size:
+        return some, jnp.zeros(())
+    found = _found(model, jax.tree.map(jax.lax.stop_gradient, tape))
+    jumps = jnp.where(found.real & (found.jump > 0), found.jump, 0.0)  # NaN: not known
+    return some | jnp.any(found.real), jnp.max(jumps, initial=0.0)
+
+
+def _blind(op: Op) -> str:
+    return f"{op.eqn.primitive.name}, which cannot be looked into"
 
 
 def crossed(spec: Spec, tape: Tape) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
+from .bodies import body_of
 from .leaves import Leaves
 from .model import Model, Par
 
@@ -51,6 +52,8 @@ class Op(NamedTuple):
     decides: bool  # it is not smooth, and depends on time or on states
     first: int = 0  # the place of its outcomes
     size: int = 0
+    body: Any = None  # of a loop or a conditional that decides something inside (bodies.py)
+    blind: bool = False  # it may decide something that nobody can see
 
     @property
     def written(self) -> tuple[Call, ...]:
@@ -157,37 +160,36 @@ def _decides(eqn: Any, moving: list[bool]) -> bool:
 
 
 # -- the program ----------------------------------------------------------------------------------
-class Program:
-    """The flow and the constraint of a model on one level, with its decisions numbered."""
+class Listing:
+    """Operations on one level, those of inner programs included, with their decisions numbered."""
 
-    def __init__(self, model: Model):
+    def __init__(self) -> None:
         self.ops: list[Op] = []
         self.count = 0
         self.size = 0  # outcomes
         self.moving: set[int] = set()
-        flow = model.flow_fn
-        rows = () if model.constraint is None else (model.constraint.fn,)
-        self.fns = (flow, *rows)
-        self.n_flow = len(flow.traced.jaxpr.outvars)
-        self.args = [self._new() for _ in flow.traced.jaxpr.invars]
-        self.names = dict(zip(self.args, _names(model), strict=True))
-        self.moving.update(k for k, moves in zip(self.args, _moves(model), strict=True) if moves)
-        self.consts: list[int] = []
-        self.outputs: list = []
-        for fn in self.fns:
-            jaxpr = fn.traced.jaxpr
-            own = [self._new() for _ in jaxpr.constvars]
-            self.consts += own
-            self.outputs += self._enter(jaxpr, [*own, *self.args], ())
-        self.made = {k: op for op in self.ops for k in op.outs}
-        self.deciding = [op for op in self.ops if op.decides]
+        self.given, self.outputs = [], []
+        self.names: dict[int, str] = {}
+        self.outer = 0  # calls that belong to the program around it
 
-    def _new(self) -> int:
+    @staticmethod
+    def of(closed: Any, moving: list[bool], calls: tuple[Call, ...]) -> Listing:
+        """The operations of a program whose inputs move or not."""
+        listing = Listing()
+        listing.outer = len(calls)
+        listing.given = [listing.new(m) for m in moving]
+        known = [Known(v) for v in closed.consts]
+        listing.outputs = listing.enter(closed.jaxpr, [*known, *listing.given], calls)
+        return listing
+
+    def new(self, moves: bool = False) -> int:
         self.count += 1
+        if moves:
+            self.moving.add(self.count - 1)
         return self.count - 1
 
-    def _enter(self, jaxpr: Any, given: list, calls: tuple[Call, ...]) -> list:
-        """Write down the operations of a jaxpr, those of inner ones included."""
+    def enter(self, jaxpr: Any, given: list, calls: tuple[Call, ...]) -> list:
+        """Write down the operations of a jaxpr."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
 
         def read(v: Any) -> Any:
@@ -200,43 +202,68 @@ class Program:
                 known = [Known(v) for v in getattr(inner, "consts", ())]
                 program = getattr(inner, "jaxpr", inner)
                 inside = (*calls, Call(eqn, ins, _library(eqn, program)))
-                outs = self._enter(program, [*known, *ins], inside)
+                outs = self.enter(program, [*known, *ins], inside)
             else:
                 outs = self._note(eqn, ins, calls)
             env.update(zip(eqn.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
     def _note(self, eqn: Any, ins: tuple, calls: tuple[Call, ...]) -> tuple[int, ...]:
-        outs = tuple(self._new() for _ in eqn.outvars)
-        moving = [not isinstance(r, Known) and r in self.moving for r in ins]
-        if any(moving):
-            self.moving.update(outs)
+        moving = [self.moves(r) for r in ins]
+        outs = tuple(self.new(any(moving)) for _ in eqn.outvars)
         decides = _decides(eqn, moving)
         size = _outcomes(eqn) if decides else 0
-        self.ops.append(Op(eqn, ins, outs, calls, decides, self.size, size))
+        listed = lambda closed, inner: Listing.of(closed, inner, (*calls, Call(eqn, ins, "")))
+        look = any(moving) and not decides  # of a loop with whole results these say everything
+        body, blind = body_of(eqn, moving, listed) if look else (None, False)
+        if body is not None:
+            decides, size = body.size > 0, body.size
+        self.ops.append(Op(eqn, ins, outs, calls, decides, self.size, size, body, blind))
         self.size += size
         return outs
 
-    def inputs(self, model: Model, at: Any, par: Par) -> Leaves:
-        """What the program starts from: arguments and closed-over values."""
-        slots = [slot for fn in self.fns for slot in fn.slots]
-        consts = [par.theta[j] if kind == "f" else par.iota[j] for kind, j in slots]
-        return (*model._flagged(at, par), *consts)
+    def moves(self, r: Any) -> bool:
+        return not isinstance(r, Known) and r in self.moving
 
-    def run(self, inputs: Leaves, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
+    @property
+    def made(self) -> dict[int, Op]:
+        """Which operation makes a value."""
+        return {k: op for op in self.ops for k in op.outs}
+
+    @property
+    def deciding(self) -> list[Op]:
+        return [op for op in self.ops if op.decides]
+
+    def each(self) -> Iterator[Op]:
+        """The operations that decide, in the order of outcomes, those inside of loops each time."""
+        for op in self.deciding:
+            yield from (op,) if op.body is None else op.body.each()
+
+    @property
+    def blind(self) -> list[Op]:
+        """Operations that nobody can look into, those inside of loops included."""
+        inner = [op for o in self.ops if o.body is not None for op in o.body.blind]
+        return [op for op in self.ops if op.blind] + inner
+
+    def run(self, inputs: Any, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
         """Results, outcomes, and which of these the results depend on.
 
         Outcomes under `mask` are not decided but read from `told`.
         """
-        env = dict(zip([*self.args, *self.consts], inputs, strict=True))
-        noted = []
+        env = dict(zip(self.given, inputs, strict=True))
+        noted, inside = [], {}
 
         def read(r: Any) -> Any:
             return r.value if isinstance(r, Known) else env[r]
 
         for op in self.ops:
             values = [read(r) for r in op.ins]
-            if op.decides:
+            own = slice(op.first, op.first + op.size)
+            if op.body is not None and op.decides:
+                some = (None, None) if mask is None else (told[own], mask[own])
+                out, decided, inside[op.first] = op.body.run(values, *some)
+                noted.append(decided)
+            elif op.decides:
                 decided = _decide(op, values)
                 noted += decided
                 if mask is not None:
@@ -246,15 +273,15 @@ class Program:
                 out = _bind(op.eqn, values)
             env.update(zip(op.outs, out, strict=True))
         outcomes = jnp.concatenate([jnp.ravel(v).astype(float) for v in noted] or [jnp.zeros(0)])
-        return [read(r) for r in self.outputs], outcomes, self._alive(env)
+        return [read(r) for r in self.outputs], outcomes, self._alive(env, inside)
 
-    def _alive(self, env: dict) -> Any:
+    def _alive(self, env: dict, inside: dict) -> Any:
         """Which outcomes reach a result; those in a branch that is not taken do not."""
         alive: dict[int, Any] = {r: True for r in self.outputs if not isinstance(r, Known)}
         found: list = []
 
         def mark(r: Any, how: Any) -> None:
-            if not isinstance(r, Known) and r in self.moving and how is not False:
+            if self.moves(r) and how is not False:
                 alive[r] = alive.get(r, False) | how
 
         for op in reversed(self.ops):
@@ -270,12 +297,40 @@ class Program:
                 for r in op.ins:
                     mark(r, own)
             if op.decides:
-                found.insert(0, jnp.broadcast_to(jnp.asarray(own), (op.size,)))
+                mine = jnp.broadcast_to(jnp.asarray(own), (op.size,))
+                found.insert(0, mine & inside[op.first] if op.first in inside else mine)
         return jnp.concatenate(found or [jnp.zeros(0, bool)])
 
-    def op_at(self, place: int) -> Op:
-        """The operation that an outcome belongs to."""
-        return next(op for op in self.deciding if op.first <= place < op.first + op.size)
+    def op_at(self, place: int) -> tuple[Listing, Op]:
+        """The operation that an outcome belongs to, and the program that it is in."""
+        op = next(op for op in self.deciding if op.first <= place < op.first + op.size)
+        return (self, op) if op.body is None else op.body.op_at(place - op.first)
+
+
+class Program(Listing):
+    """The flow and the constraint of a model."""
+
+    def __init__(self, model: Model):
+        super().__init__()
+        flow = model.flow_fn
+        rows = () if model.constraint is None else (model.constraint.fn,)
+        self.fns = (flow, *rows)
+        self.n_flow = len(flow.traced.jaxpr.outvars)
+        args = [self.new(moves) for moves in _moves(model)]
+        self.names = dict(zip(args, _names(model), strict=True))
+        consts: list[int] = []
+        for fn in self.fns:
+            jaxpr = fn.traced.jaxpr
+            own = [self.new() for _ in jaxpr.constvars]
+            consts += own
+            self.outputs += self.enter(jaxpr, [*own, *args], ())
+        self.given = [*args, *consts]
+
+    def inputs(self, model: Model, at: Any, par: Par) -> Leaves:
+        """What the program starts from: arguments and closed-over values."""
+        slots = [slot for fn in self.fns for slot in fn.slots]
+        consts = [par.theta[j] if kind == "f" else par.iota[j] for kind, j in slots]
+        return (*model._flagged(at, par), *consts)
 
 
 def _inner(eqn: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .outcomes import Known, Op, Program
+from .outcomes import Known, Listing, Op
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
@@ -21,11 +21,11 @@ THROUGH = {
 DEPTH, LONG = 4, 60
 
 
-def lines_of(program: Program) -> tuple[list[str], np.ndarray]:
+def lines_of(program: Listing) -> tuple[list[str], np.ndarray]:
     """The lines that decide something, and for each outcome the number of its line."""
     found: dict = {}
     texts, of = [], []
-    for op in program.deciding:
+    for op in program.each():
         where = line_of(op)
         key = where or id(op.written[0].eqn)
         if key not in found:
@@ -54,9 +54,11 @@ def line_of_equation(eqn: Any) -> str:
     return ""
 
 
-def words_of(program: Program, op: Op) -> str:
+def words_of(program: Listing, op: Op) -> str:
     """An operation as a person writes it: `x > 0.3`, `abs(v)`, `clip(x)`."""
     call = op.written[0]
+    if any(call is c for c in op.calls[: program.outer]):
+        return _short(call.name, ["..."])
     if call.name:
         seen = [r for r in call.ins if not isinstance(r, Known) and r in program.moving]
         return _short(call.name, [_words(program, r, 1) for r in seen])
@@ -68,7 +70,7 @@ def _short(name: str, inside: list[str]) -> str:
     return text if len(text) <= LONG else name
 
 
-def _words(program: Program, r: Any, depth: int) -> str:
+def _words(program: Listing, r: Any, depth: int) -> str:
     if isinstance(r, Known):
         value = np.asarray(r.value)
         return f"{value.item():g}" if value.size == 1 else "..."
@@ -79,7 +81,7 @@ def _words(program: Program, r: Any, depth: int) -> str:
     return _op_words(program, program.made[r], depth)
 
 
-def _op_words(program: Program, op: Op, depth: int) -> str:
+def _op_words(program: Listing, op: Op, depth: int) -> str:
     name = op.eqn.primitive.name
     if name in THROUGH and op.ins:
         return _words(program, op.ins[0], depth)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,6 +91,31 @@ def numbers_of(p: Any, owner: str) -> tuple[Any, Callable[[Any], Any]]:
     return numbers, lambda q: eqx.combine(q, others)
 
 
+_JITTED = type(jax.jit(lambda: 0)), type(eqx.filter_jit(lambda: 0))
+
+
+def uncompiled(fn: Callable) -> Callable:
+    """What `jax.jit` or `equinox.filter_jit` was given; every other function as it is.
+
+    `__wrapped__` alone says nothing: a decorator may do anything with the function it wraps."""
+    if isinstance(fn, types.MethodType):
+        inner = uncompiled(fn.__func__)
+        return fn if inner is fn.__func__ else types.MethodType(inner, fn.__self__)
+    if isinstance(fn, functools.partial):
+        inner = uncompiled(fn.func)
+        return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
+    if not isinstance(fn, _JITTED):
+        return fn
+    given: Any = getattr(fn, "_fun", None) or fn.__wrapped__  # `wraps` may set `__wrapped__` anew
+    return uncompiled(given)
+
+
+def unless_nan(value: Any, gradient: Any) -> Any:
+    """The gradient of a loss, which is no number where the loss is none: not zero."""
+    finite = jnp.isfinite(value)
+    return jax.tree.map(lambda g: jnp.where(finite, g, jnp.nan), gradient)
+
+
 def scalar(
     value: Any, owner: str = "error_estimate", write: str = 'lambda p: solve(...).final.x["h"]'
 ) -> Any:
@@ -114,7 +141,7 @@ def error_estimate(loss: Callable[[Any], Any], p: Any) -> Estimate:
     assumes that they are small enough for the method to show its order. It costs several gradients.
     Pass the plain function, not one wrapped in `jax.jit`; jit the call of `error_estimate` instead.
     """
-    plain = getattr(loss, "__wrapped__", loss)
+    plain = uncompiled(loss)
     p = jax.tree.map(promoted, p)
     seen: list[_Probe] = []
 
@@ -133,4 +160,4 @@ def error_estimate(loss: Callable[[Any], Any], p: Any) -> Estimate:
             "error_estimate: the loss did not call saltus.solve, or calls it inside a function "
             "that was compiled before. Pass a loss whose solves are not inside jax.jit."
         )
-    return Estimate(value, gradient, dv, dg)
+    return Estimate(value, unless_nan(value, gradient), dv, unless_nan(value, dg))

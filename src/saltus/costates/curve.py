@@ -11,6 +11,7 @@ import numpy as np
 
 from ..leaves import Leaves, picture
 from ..model import At
+from ..probe import uncompiled
 from ..record import FLOW, approach_kind, is_reset
 from ..solution import Solution
 from ..tables import is_traced
@@ -50,7 +51,7 @@ def pulled_back(
             f'{owner}(lambda sol: sol.final.x["h"], sol).'
         )
     fixed = checked(owner, sol, jax.lax.stop_gradient)
-    plain = loss.__wrapped__ if hasattr(loss, "lower") else loss  # inside jit, times are not known
+    plain = uncompiled(loss)  # inside jit, times are not known
     direct, own, looks = gradients(owner, plain, fixed)
     places = find_places(fixed.tape, looks)
     spec = fixed.spec if sensitivity is None else fixed.spec._replace(rules=sensitivity)

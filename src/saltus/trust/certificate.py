@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..kinks import Kink, hidden_kinks
+from ..kinks import Kink, hidden_kinks, passed
 from ..results import Result
 from ..solution import Solution
 from ..tables import is_traced
 from .jumps import commute, jumped
-from .margins import INF, Margins, Measured, measure
+from .margins import INF, Margins, Measured, measure, nearest, promised
 from .motion import margins_of
 from .outline import along
 from .tangents import Algebra, Growth, algebra, growth, parameters
@@ -125,7 +125,9 @@ def radius(now: Any, change: Any) -> Any:
     """How often `change` can be added before a margin is used up."""
     now, change = now.vector(), change.vector()
     falls = jnp.isfinite(now) & (change < 0)
-    return jnp.min(jnp.where(falls, now / jnp.where(falls, -change, 1.0), INF), initial=INF)
+    unknown = jnp.isnan(now) | (jnp.isfinite(now) & jnp.isnan(change))
+    times = jnp.where(falls, now / jnp.where(falls, -change, 1.0), INF)
+    return jnp.min(jnp.where(unknown, jnp.nan, times), initial=INF)
 
 
 def moved(sol: Solution, direction: Any) -> Margins:
@@ -154,8 +156,7 @@ def certificate(sol: Solution) -> Certificate:
     jumps = jumped(sol, rows, events.rooted, events.valid)
     events = dataclasses.replace(events, saltation=jumps.norm)
     order = _simultaneous(sol, found, events)
-    jump = jnp.asarray(np.nanmax([k.jump for k in kinks] + [0.0]))  # NaN: not known
-    bent = jnp.asarray(bool(kinks))
+    bent, jump = _kinks(sol, kinks, traced)
     levels, most = _levels(
         sol, found, grown, equations, events, rows, jumps.change, order, (bent, jump)
     )
@@ -168,6 +169,14 @@ def certificate(sol: Solution) -> Certificate:
         found.margins.end[0], most, EPS * most, equations.condition, equations.drift, grown.dot,
         grown.shift, sol, kinks, names, labels,
     )  # fmt: skip
+
+
+def _kinks(sol: Solution, kinks: tuple[Kink, ...], traced: bool) -> tuple[Any, Any]:
+    """Whether there are hidden kinks, and by how much the flow jumps there at most."""
+    if traced:
+        return passed(sol.spec.model, sol.tape)
+    jump = np.nanmax([k.jump for k in kinks] + [0.0])  # NaN: not known
+    return jnp.asarray(bool(kinks)), jnp.asarray(jump)
 
 
 def _names(sol: Solution) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -246,6 +255,11 @@ def _above(value: Any, limit: Any) -> Any:
     return ~(value <= limit)
 
 
+def _within(margin: Any, limit: Any) -> Any:
+    """Whether any margin there is (the others are infinite) is not safely above a limit."""
+    return jnp.any((margin != INF) & ~(margin >= limit))
+
+
 def _level(bad: Any, worse: Any) -> Any:
     return jnp.where(worse, UNTRUSTED, jnp.where(bad, DEGRADED, TRUSTED)).astype(jnp.int32)
 
@@ -264,37 +278,38 @@ def _levels(
     m = found.margins
     watching = jnp.asarray(sol.on_grazing != "ignore")
     there = along((unsure[:-1], unsure[1:]), found.place)
-    near = jnp.min(m.near / jnp.maximum(there, 1e-300), initial=INF)
+    near = nearest(m.near, there)
     worst = jnp.max(events.error, initial=0.0)
     told = jnp.asarray([a.moving for a in sol.spec.model.actions])[events.which]
-    matters, moves = events.rooted & (change > 1e-8), grown.moves[rows] | told
+    matters, moves = events.rooted & _above(change, 1e-8), grown.moves[rows] | told
     late = _late(sol, events)
     times = events.t - sol.tape.theta[0]
     saved = _met(sol, matters, moves, _to_saves(sol, times), late)
     ended = jnp.abs(times - sol.tape.theta[1] + sol.tape.theta[0])
-    ended = _met(sol, matters, moves, ended, late) | (grown.planned <= jnp.max(late, initial=0.0))
+    ended = _met(sol, matters, moves, ended, late) | ~(grown.planned > jnp.max(late, initial=0.0))
     going = sol.result != int(Result.terminated)
     end = jax.tree.map(lambda v: jnp.take(v, sol.tape.n, axis=0), found.seen)
     open_end = end.active & (end.slope != 0)
     close = CLOSE * jnp.take(unsure, sol.tape.n, axis=0)
-    beyond = jnp.any(open_end & (jnp.abs(end.value) < close)) & going
-    carried = jnp.any(m.chain < CLOSE * unsure[1:]) | jnp.any(m.first < CLOSE * unsure[0])
+    beyond = jnp.any(open_end & ~(jnp.abs(end.value) >= close)) & going
+    carried = _within(m.chain, CLOSE * unsure[1:]) | _within(m.first, CLOSE * unsure[0])
     levels = [
         _level(no, sol.result > int(Result.terminated)),
         _level(sol.stats.touches > 0, (sol.stats.touches > 0) & watching),
-        _level(near < 100, (near < CLOSE) & watching),
+        _level(~(near >= 100), ~(near >= CLOSE) & watching),
         _level(no, found.unseen),
-        _level(_above(worst, jnp.maximum(100 * rtol, 1e-12)), _above(worst, 0.1)),
+        _level(_above(worst, promised(rtol)), _above(worst, 0.1)),
         order,
         _level(no, saved),
         _level(no, (ended | beyond) & going),
         _level(no, carried),
-        _level(kinks[0], kinks[1] > 1e-6),
+        _level(kinks[0], kinks[1] > 1e-6),  # NaN: whether it jumps is not known
         _level(_above(rtol * most, 1e-4), _above(rtol * most, 0.1)),
-        _level(_above(grown.shift, jnp.maximum(100 * rtol, 1e-12)), _above(grown.shift, 0.1)),
-        _level(equations.condition > 1e8, equations.condition > 1e12),
+        _level(_above(grown.shift, promised(rtol)), _above(grown.shift, 0.1)),
+        _level(_above(equations.condition, 1e8), _above(equations.condition, 1e12)),
         _level(_above(equations.drift, 100), ~jnp.isfinite(equations.drift)),
         _level(_above(grown.dot, 1e-10), _above(grown.dot, 1e-7)),
+        _level(no, found.leaps),
     ]
     return jnp.stack(levels), most
 
@@ -311,8 +326,8 @@ def _met(sol: Solution, matters: Any, moves: Any, gap: Any, late: Any) -> Any:
 
     One whose time is fixed is met exactly, or rounding decides on which side it is."""
     rounding = 8 * EPS * jnp.maximum(jnp.abs(sol.tape.theta[0]), jnp.abs(sol.tape.theta[1]))
-    fixed = (gap > 0) & (gap <= rounding)
-    return jnp.any(matters & jnp.where(moves, gap <= late, fixed))
+    fixed = ~(gap <= 0) & ~(gap > rounding)
+    return jnp.any(matters & jnp.where(moves, ~(gap > late), fixed))
 
 
 def _to_saves(sol: Solution, times: Any) -> Any:
@@ -326,14 +341,14 @@ def _simultaneous(sol: Solution, found: Measured, events: EventTrust) -> Any:
     """Events of one instant: harmless where their order does not matter (M76)."""
     gap, rooted = found.margins.order, found.rows.rooted
     if is_traced(sol):
-        close = rooted[:-1] & (gap <= jnp.max(_late(sol, events), initial=0.0))
+        close = rooted[:-1] & ~(gap > jnp.max(_late(sol, events), initial=0.0))
         return _level(jnp.zeros((), bool), jnp.any(close))  # whether they commute is not known
     gap, rooted = np.asarray(gap), np.asarray(rooted)
-    if not np.any(np.isfinite(gap)):
+    if np.all(np.isposinf(gap)):
         return jnp.zeros((), jnp.int32)
     late = float(jnp.max(_late(sol, events), initial=0.0))
     places = np.flatnonzero(rooted)
-    for k in np.flatnonzero(rooted[:-1] & (gap <= late)):
+    for k in np.flatnonzero(rooted[:-1] & ~(gap > late)):
         before = places[places < k]
         if before.size and not commute(sol, int(before[-1]), int(k)):
             return jnp.full((), UNTRUSTED, jnp.int32)

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..gather import gathering
-from ..probe import promoted, scalar
+from ..probe import promoted, scalar, uncompiled, unless_nan
 from ..solution import Solution
 from ..tables import is_traced
 from .certificate import Certificate, certificate, radius
 from .differences import Differences, OneSided, checked, one_sided
 from .margins import INF, measure
+from .sides import Around, Bend, around
 from .words import VERDICTS, short
 
 
@@ -40,6 +41,7 @@ class LossCertificate(eqx.Module):
     sides: OneSided | None  # derivatives along the gradient from both sides; not inside `jit`
     p: Any = eqx.field(repr=False)
     loss: Callable = eqx.field(static=True, repr=False)
+    bends: tuple[Bend, ...] = eqx.field(static=True, default=())  # where both sides differ
 
     @property
     def verdict(self) -> str:
@@ -54,9 +56,12 @@ class LossCertificate(eqx.Module):
     def reasons(self) -> tuple[str, ...]:
         """Why it is not TRUSTED, the worst first."""
         found = []
-        if not np.all([np.all(np.isfinite(v)) for v in jax.tree.leaves(self.gradient)]):
+        finite = np.all([np.all(np.isfinite(v)) for v in jax.tree.leaves(self.gradient)])
+        if not np.isfinite(self.value):
+            found.append(NO_VALUE)
+        elif not finite:
             found.append("the gradient is not finite")
-        if not float(self.dot) <= DOT:
+        elif not float(self.dot) <= DOT:
             found.append("forward and reverse derivative of the loss disagree")
         if self.differences is not None and self.differences.disagree:
             found.append("finite differences disagree with the gradient")
@@ -64,8 +69,8 @@ class LossCertificate(eqx.Module):
             found.append("finite differences change the sequence of events at every step")
         ordered = sorted(self.certificates, key=lambda c: -int(c.level))
         explained = bool(found) or any(int(c.level) == 2 for c in ordered)
-        if not explained and self.sides is not None and not _smooth(self.sides, ordered):
-            found.append("derivatives from both sides differ: the loss jumps or bends here")
+        if self.bends and not explained:
+            found.append(ONE_SIDE if all(b.undefined for b in self.bends) else BENDS)
         return tuple(dict.fromkeys([*found, *(r for c in ordered for r in c.reasons)]))
 
     @property
@@ -102,6 +107,7 @@ class LossCertificate(eqx.Module):
         ]
         if self.differences is not None:
             lines.append(f"  {self.differences}")
+        lines += [f"  {bend}" for bend in self.bends[:MOST]]
         lines += self._range()
         return "\n".join([*lines, *map(repr, self.certificates)])
 
@@ -127,6 +133,13 @@ class LossCertificate(eqx.Module):
 
 
 DOT = 1e-8
+MOST = 5  # bends that are listed
+NO_VALUE = (
+    "the loss is not a finite number: an event or a value that it reads may not exist, or a solve "
+    "may have failed (throw=False)"
+)
+BENDS = "derivatives from both sides differ: the loss jumps or bends here"
+ONE_SIDE = "the loss exists on one side only: this is the boundary of what p may be"
 
 
 def certify(loss: Callable[[Any], Any], p: Any, *, differences: bool = False) -> LossCertificate:
@@ -136,44 +149,39 @@ def certify(loss: Callable[[Any], Any], p: Any, *, differences: bool = False) ->
     the gradient by finite differences, with steps within which the sequence of events stays. Pass
     the plain function, not one wrapped in `jax.jit`; the call of `certify` itself may be jitted.
     """
-    plain = getattr(loss, "__wrapped__", loss)
+    plain = uncompiled(loss)
     p = jax.tree.map(promoted, p)
     (value, sols), gradient = jax.value_and_grad(functools.partial(_watched, plain), has_aux=True)(
         p
     )
+    gradient = unless_nan(value, gradient)
     certificates = tuple(certificate(s) for s in sols)
     dot = _dot(plain, p, gradient)
     finite = jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(gradient)]).all()
     levels: list[Any] = [jnp.max(c.level) for c in certificates]
     levels.append(jnp.where(finite & (dot <= DOT), 0, 2))
-    check = sides = None
-    if not is_traced((value, gradient)):
-        sides = _sides(plain, p, gradient)
-        levels.append(0 if sides is None or _smooth(sides, certificates) else 2)
+    seen = _around(plain, p, value, gradient, certificates)
+    levels.append(seen.level)
+    check = None
     if differences:
         check = checked(plain, p, gradient)
         levels.append(2 if check.disagree else 0 if check.valid else 1)
     level = jnp.max(jnp.stack([jnp.asarray(v, jnp.int32) for v in levels]))
-    return LossCertificate(value, gradient, level, certificates, dot, check, sides, p, plain)
+    return LossCertificate(
+        value, gradient, level, certificates, dot, check, seen.sides, p, plain, seen.bends
+    )
 
 
-def _sides(loss: Callable, p: Any, gradient: Any) -> OneSided | None:
-    """The derivatives along the gradient from both sides: kinks of resets, outputs and the loss."""
-    if not all(np.all(np.isfinite(v)) for v in jax.tree.leaves(gradient)):
-        return None
-    down = _downhill(p, gradient)
-    if down is None:  # the gradient vanishes, or p does
-        down = jax.tree.map(lambda v: jnp.where(v == 0, 1.0, v), p)
-    return one_sided(loss, p, down)
-
-
-def _smooth(sides: OneSided, certificates: Sequence[Certificate]) -> bool:
-    """Whether both sides agree, as far as step sizes that change with p allow."""
-    rtol = max(float(np.max(np.asarray(c.solution.tolerance[0]))) for c in certificates)
-    size = max(abs(sides.left), abs(sides.right), 1e-300)
-    bends = abs(sides.left - sides.right) > max(1e-5, 1e3 * rtol) * size
-    jumps = abs(sides.jump) > 1e3 * rtol * max(abs(sides.value), size)
-    return not (bends or jumps)
+def _around(
+    loss: Callable, p: Any, value: Any, gradient: Any, certificates: Sequence[Certificate]
+) -> Around:
+    """Both sides of p: kinks of resets, outputs and the loss itself."""
+    traced = is_traced((value, gradient))
+    numbers = [value, *jax.tree.leaves(gradient)]
+    if not traced and not all(np.all(np.isfinite(v)) for v in numbers):
+        return Around(2, None, ())
+    rtol = jnp.max(jnp.stack([jnp.max(c.solution.tolerance[0]) for c in certificates]))
+    return around(loss, p, value, gradient, rtol, traced)
 
 
 def _watched(loss: Callable, p: Any) -> tuple[Any, tuple[Solution, ...]]:

@@ -28,7 +28,7 @@ class OneSided(NamedTuple):
     def agree(self) -> bool:
         """Whether both are one derivative."""
         size = max(abs(self.left), abs(self.right), 1e-300)
-        return abs(self.left - self.right) <= 1e-5 * size and not abs(self.jump) > 1e-9
+        return abs(self.left - self.right) <= 1e-5 * size and abs(self.jump) <= 1e-9
 
 
 class Differences(NamedTuple):
@@ -46,7 +46,7 @@ class Differences(NamedTuple):
 
     @property
     def disagree(self) -> bool:
-        return self.valid and abs(self.gradient - self.difference) > 10 * self.error
+        return self.valid and not abs(self.gradient - self.difference) <= 10 * self.error
 
     def __repr__(self) -> str:
         if not self.valid:
@@ -72,13 +72,21 @@ def signature(sol: Solution) -> tuple:
 def _at(loss: Callable, p: Any, direction: Any, length: float) -> tuple[float, float, tuple]:
     """The loss, its derivative along the direction, and the events, `length` further on."""
 
-    def along(s: Any) -> Any:
-        return loss(jax.tree.map(lambda v, d: v + s * d, p, direction))
+    def along(s: Any) -> tuple:
+        with gathering() as sols:
+            value = loss(jax.tree.map(lambda v, d: v + s * d, p, direction))
+        return value, tuple(sols)
 
-    with gathering() as sols:
-        loss(jax.tree.map(lambda v, d: v + length * d, p, direction))
-    value, slope = jax.jvp(along, (float(length),), (1.0,))
-    return float(value), float(slope), tuple(signature(s) for s in sols)
+    value, slope, made = jax.jvp(along, (float(length),), (1.0,), has_aux=True)
+    return float(value), float(slope), tuple(signature(s) for s in made)
+
+
+def _forgiving(*point: Any) -> tuple[float, float, tuple]:
+    """The same; not a number where the loss cannot be computed."""
+    try:
+        return _at(*point)
+    except Exception:  # whatever keeps a loss from having a value there
+        return float("nan"), float("nan"), ()
 
 
 def _unit(p: Any, direction: Any) -> float:
@@ -91,14 +99,17 @@ def _unit(p: Any, direction: Any) -> float:
     return float(min(ratios, default=1.0 / max(steps)))
 
 
-def one_sided(loss: Callable, p: Any, direction: Any) -> OneSided:
+def one_sided(
+    loss: Callable, p: Any, direction: Any, unit: float | None = None, forgiving: bool = False
+) -> OneSided:
     """Limits of the derivative from both sides, extrapolated to the point itself (M77)."""
-    unit = _unit(p, direction)
+    unit = _unit(p, direction) if unit is None else unit
+    look = _forgiving if forgiving else _at
 
     def side(sign: float) -> tuple[float, float]:
         for relative in STEPS:
             step = sign * relative * unit
-            near, far = _at(loss, p, direction, step), _at(loss, p, direction, 2 * step)
+            near, far = look(loss, p, direction, step), look(loss, p, direction, 2 * step)
             if near[2] == far[2]:
                 break
         slope = 2 * near[1] - far[1]

@@ -18,10 +18,12 @@ from ..leaves import Leaves
 from ..model import At, Model, Par
 from ..record import FLOW, action_of, is_reset
 from ..solution import Solution
+from .leaps import leaps
 from .outline import Edge, Outline, edges, outline, value_at
 from .samples import dips
 
 INF = jnp.inf
+DIGITS = 1e-6  # relative: derivatives that are TRUSTED are right to six digits
 EPS = float(jnp.finfo(jnp.float64).eps)
 
 
@@ -228,15 +230,26 @@ def _turning(found: Between) -> Any:
     return jnp.where(valid & ((place < 1) | first | last), jnp.abs(low), INF)
 
 
-def _unseen(sol: Solution, found: Between) -> Any:
+def promised(rtol: Any) -> Any:
+    """The relative error that derivatives may have and be TRUSTED."""
+    return jnp.maximum(100 * rtol, DIGITS)
+
+
+def nearest(near: Any, unsure: Any) -> Any:
+    """The smallest distance in units of what is uncertain; infinite where nothing turns around."""
+    ratio = near / jnp.maximum(unsure, 1e-300)
+    return jnp.min(jnp.where(near == INF, INF, ratio), initial=INF)
+
+
+def _unseen(sol: Solution, found: Between, unsure: Any) -> Any:
     """Whether a guard seems to have crossed inside a row without firing."""
     guards = sol.spec.model.guards
     way = jnp.asarray([g.direction for g in guards for _ in range(g.size or 1)], jnp.int32)
     way = way * jnp.where(sol.tape.backward, -1, 1)
     falls, rises = found.shape.falls, found.shape.rises
     bad = jnp.where(way < 0, falls, jnp.where(way > 0, rises, falls | rises))
-    held, left, right = still((sol, found.left, found.right))
-    hidden = dips(held, left, right, flat_guards)
+    held, left, right, allowed = still((sol, found.left, found.right, unsure))
+    hidden = dips(held, left, right, flat_guards, allowed)
     return jnp.any((bad | hidden) & found.valid)
 
 
@@ -276,6 +289,7 @@ class Measured(NamedTuple):
     place: Any  # where guards turn around inside of rows
     saves: Any
     unseen: Any
+    leaps: Any  # a guard jumps where its event is
 
 
 @jax.jit
@@ -284,4 +298,6 @@ def measure(sol: Solution) -> Measured:
     seen, rows = watch(sol), fired(sol)
     inside = between(sol, seen, rows)
     found = margins(sol, seen, rows, inside)
-    return Measured(seen, rows, found, inside.shape.place, saves(sol, rows), _unseen(sol, inside))
+    unseen = _unseen(sol, inside, seen.unsure)
+    jumps = leaps(sol, flat_guards, rows.own & rows.rooted[:, None], seen.tiny)
+    return Measured(seen, rows, found, inside.shape.place, saves(sol, rows), unseen, jumps)

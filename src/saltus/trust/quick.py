@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ..results import Result
 from ..solution import Solution
-from .margins import INF, measure
+from .margins import measure, nearest, promised
 from .outline import along
 
 TRUSTED, DEGRADED, UNTRUSTED = range(3)
@@ -25,13 +25,13 @@ def quick_level(sol: Solution) -> Any:
     found = measure(sol)
     seen, rows, m = found.seen, found.rows, found.margins
     unsure = along((seen.unsure[:-1], seen.unsure[1:]), found.place)
-    near = jnp.min(m.near / jnp.maximum(unsure, 1e-300), initial=INF)
+    near = nearest(m.near, unsure)
     own = rows.own & rows.rooted[:, None]
     steep = jnp.where(own & (seen.slope != 0), seen.slope**2, 1.0)
     error = jnp.where(own, jnp.abs(seen.bend) * seen.unsure / steep, 0.0)
     worst = jnp.max(error, initial=0.0)
     touched = (sol.stats.touches > 0) & (sol.on_grazing != "ignore")
-    bad = (sol.result > int(Result.terminated)) | touched | (near < 1) | (worst > 0.1)
+    bad = (sol.result > int(Result.terminated)) | touched | ~(near >= 1) | ~(worst <= 0.1)
     rtol = sol.tolerance[0]
-    some = (near < 100) | (worst > jnp.maximum(100 * rtol, 1e-12))
+    some = ~(near >= 100) | ~(worst <= promised(rtol))
     return jnp.where(bad, UNTRUSTED, jnp.where(some, DEGRADED, TRUSTED)).astype(jnp.int32)

@@ -1,68 +1,155 @@
 """Guards that dip and come back between two rows, where neither end shows anything of it.
 
 The states are followed by the polynomial of degree 5 with their values and first two derivatives at
-both ends of a row, and the guards are evaluated there. A guard that is on another side of zero
-than its own polynomial (outline.py), and far from zero, was not resolved by the steps.
+both ends of a row (of degree 3 where there is a constraint), and the guards are evaluated there, at
+places in every row and at others that are spread evenly over the whole span: a solve whose states
+move simply may have only a few rows. A guard that is on the other side of zero than at both ends,
+by more than the polynomials leave open, was not resolved by the steps.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from ..consistent import attached
 from ..leaves import Leaves
 from ..model import At, Model, Par
+from ..readout import Tape
 from ..solution import Solution
-from .outline import Edge, quintic, value_at
+from .outline import Edge, quintic
 
-PLACES = tuple((2 * k + 1) / 16 for k in range(8))
+EACH = tuple((2 * k + 1) / 16 for k in range(8))  # places in every row
+SPAN = 512  # places in the whole span
 FAR = 0.05  # of the largest value that the guard has in the row
+SURE = 10  # times the tolerance
+LARGE = 64  # algebraic numbers beyond which they are not solved for at all places
 
 
-def _edge(model: Model, at: At, par: Par, h: Any) -> tuple[Edge, ...]:
-    """Each moving leaf at the start of a row, with its first two derivatives."""
-    m = model.moving
+class _Ends(NamedTuple):
+    """The moving leaves at both ends of each row, seen from there (outline.py)."""
 
-    def flow(tau: Any, moving: Leaves) -> Leaves:
-        return model.flow(At(tau, (*moving, *at.w[m:]), at.i, at.z), par)
+    left: tuple[Edge, ...]
+    right: tuple[Edge, ...]
 
-    slope = flow(at.tau, at.w[:m])
-    bend = jax.jvp(flow, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), tuple(slope)))[1]
-    return tuple(Edge(v, h * s, h * h * b) for v, s, b in zip(at.w, slope, bend, strict=False))
+    def at(self, k: Any, u: Any, cubic: bool) -> Leaves:
+        """The leaves at the part `u` of row `k`."""
+        out = []
+        for a, b in zip(*jax.tree.map(lambda v: v[k], (self.left, self.right)), strict=True):
+            curve = _hermite(a, b, u) if cubic else quintic(a, b, u)[0]
+            out.append(curve.astype(a.value.dtype))
+        return tuple(out)
 
 
-def _mirrored(edge: Edge) -> Edge:
-    return Edge(edge.value, -edge.slope, edge.bend)
+def _hermite(a: Edge, b: Edge, u: Any) -> Any:
+    v = 1.0 - u
+    return v * v * ((1 + 2 * u) * a.value + u * a.slope) + u * u * (
+        (1 + 2 * v) * b.value + v * b.slope
+    )
 
 
-def dips(sol: Solution, left: Edge, right: Edge, flat: Any) -> Any:
-    """(rows, guards): whether a guard is far on the other side of zero inside of a row.
+def _ends(model: Model, tape: Tape, par: Par) -> _Ends:
+    m, rows = model.moving, jnp.arange(tape.tau.shape[0])
 
-    Systems with a constraint are left out: their guards would need z at every place.
-    """
-    model, tape = sol.spec.model, sol.tape
-    if model.constraint is not None or left.value.size == 0:
+    def one(k: Any) -> tuple[Leaves, Leaves]:
+        at = tape.state(k)
+
+        def flow(tau: Any, moving: Leaves) -> Leaves:
+            return model.flow(At(tau, (*moving, *at.w[m:]), at.i, at.z), par)
+
+        here = (at.tau, at.w[:m])
+        if model.constraint is not None:  # z would have to move along
+            return tuple(flow(*here)), tuple(jnp.zeros_like(v) for v in at.w[:m])
+        slope = flow(*here)
+        return tuple(slope), jax.jvp(flow, here, (jnp.ones_like(at.tau), tuple(slope)))[1]
+
+    slopes, bends = jax.vmap(one)(rows)
+    left, right = [], []
+    for v, s, b in zip(tape.w, slopes, bends, strict=False):
+        h = tape.h.reshape(-1, *[1] * (v.ndim - 1))[:-1]
+        left.append(Edge(v[:-1], h * s[:-1], h * h * b[:-1]))
+        right.append(Edge(v[1:], -h * s[1:], h * h * b[1:]))
+    return _Ends(tuple(left), tuple(right))
+
+
+def _spread(sol: Solution) -> tuple[Any, Any]:
+    """Places that are spread evenly over the span: their rows, and where they are in these."""
+    tape = sol.tape
+    count = tape.tau.shape[0]
+    way = jnp.where(tape.backward, -1.0, 1.0)
+    times = way * (tape.tau - tape.tau[0])
+    times = jnp.where(jnp.arange(count) <= tape.n, times, jnp.inf)
+    last = jnp.abs(tape.end.tau - tape.tau[0])
+    t = last * (jnp.arange(SPAN) + 0.5) / SPAN
+    row = jnp.clip(jnp.searchsorted(times, t, side="right") - 1, 0, count - 2)
+    h = jnp.abs(tape.h[row])
+    return row, jnp.clip((t - times[row]) / jnp.where(h > 0, h, 1.0), 0.0, 1.0)
+
+
+def dips(sol: Solution, left: Edge, right: Edge, flat: Any, unsure: Any) -> Any:
+    """(rows, guards): whether a guard is on the other side of zero inside of a row.
+
+    `unsure` is how far off guards may be where rows start. Systems with many algebraic states are
+    left out."""
+    tape = sol.tape
+    if left.value.size == 0 or sum(v[0].size for v in tape.z) > LARGE:
         return jnp.zeros(left.value.shape, bool)
+    count = left.value.shape[0]
+    every = jnp.arange(count)
+    spread = _spread(sol)
+    rows = jnp.concatenate([jnp.repeat(every, len(EACH)), spread[0]])
+    parts = jnp.concatenate([jnp.tile(jnp.asarray(EACH), count), spread[1]])
+    values, off = _guards(sol, flat, rows, parts)
+    first, last = _side(left, unsure[:-1]), _side(right, unsure[1:])
+    allowed = SURE * jnp.maximum(unsure[:-1], unsure[1:])[rows] + off
+    sign = jnp.where(jnp.abs(values) > allowed, jnp.sign(values), 0.0)
+    known = (first * last != 0)[rows]
+    other = known & (sign * first[rows] < 0) & (sign * last[rows] < 0)
+    unknown = known & jnp.isnan(values)
+    found = jax.ops.segment_max((other | unknown).astype(jnp.int32), rows, num_segments=count)
+    # From one side to the other: not back again in between.
+    place = parts[:, None]
+    late = jnp.where(sign == first[rows], place, -1.0)
+    early = jnp.where(sign == last[rows], place, 2.0)
+    late = jax.ops.segment_max(late, rows, num_segments=count)
+    early = jax.ops.segment_min(early, rows, num_segments=count)
+    return (found > 0) | ((first * last < 0) & (early < late))
+
+
+def _side(edge: Edge, unsure: Any) -> Any:
+    """On which side of zero a guard is at the end of a row; at zero, where it is inside."""
+    clear = jnp.abs(edge.value) > SURE * unsure
+    return jnp.where(clear, jnp.sign(edge.value), jnp.sign(edge.slope))
+
+
+def _guards(sol: Solution, flat: Any, rows: Any, parts: Any) -> tuple[Any, Any]:
+    """The guards at places in rows, and how far the polynomial may be off there."""
+    model, tape = sol.spec.model, sol.tape
     par = tape.par()
+    ends = _ends(model, tape, par)
+    algebraic = model.constraint is not None
 
-    def row(k: Any) -> Any:
-        at, h = tape.state(k), tape.h[k]
-        first = _edge(model, at, par, h)
-        last = map(_mirrored, _edge(model, tape.state(k + 1), par, h))
-        pairs = list(zip(first, last, strict=True))
+    def guards(k: Any, u: Any, cubic: bool) -> Any:
+        at, then = tape.state(k), tape.state(k + 1)
+        moving = ends.at(k, u, cubic)
+        z = tuple((a + u * (b - a)).astype(a.dtype) for a, b in zip(at.z, then.z, strict=True))
+        there = At(at.tau + u * tape.h[k], (*moving, *at.w[model.moving :]), at.i, z)
+        there = attached(model, there, par, 2) if algebraic else there
+        return flat(model, model.guard_values(there, par))
 
-        def guards(u: Any) -> Any:
-            moving = tuple(quintic(a, b, u)[0].astype(a.value.dtype) for a, b in pairs)
-            there = At(at.tau + u * h, (*moving, *at.w[model.moving :]), at.i, at.z)
-            return flat(model, model.guard_values(there, par))
+    def place(k: Any, u: Any) -> tuple[Any, Any]:
+        if algebraic:
+            value = guards(k, u, True)
+            return value, FAR * jnp.abs(value) + FAR * _scale(tape, model, par, flat, k)
+        value = guards(k, u, False)
+        return value, jnp.abs(value - guards(k, u, True))
 
-        return jax.vmap(guards)(jnp.asarray(PLACES))
+    return jax.vmap(place)(rows, parts)
 
-    values = jax.vmap(row, out_axes=1)(jnp.arange(tape.tau.shape[0] - 1))  # (places, rows, guards)
-    models = jnp.stack([value_at(left, right, jnp.full((), u)) for u in PLACES])
-    ends = (left.value, right.value, 0.25 * left.slope, 0.25 * right.slope)
-    scale = jnp.max(jnp.stack([jnp.abs(v) for v in ends]), axis=0)
-    far = (jnp.abs(values) > FAR * scale) & (jnp.sign(values) * jnp.sign(models) < 0)
-    return jnp.any(far, axis=0)
+
+def _scale(tape: Tape, model: Model, par: Par, flat: Any, k: Any) -> Any:
+    """How large the guards are at the ends of a row."""
+    ends = [flat(model, model.guard_values(tape.state(j), par)) for j in (k, k + 1)]
+    return jnp.maximum(*map(jnp.abs, ends))

@@ -16,7 +16,7 @@ from ..projection import condition
 from ..readout import Tape
 from ..solution import Solution
 
-FORGOTTEN = 1e-3  # tangents that have decayed to this part at the end need no digits
+FORGOTTEN = 0.1  # tangents that have decayed to less at the end need digits of this part only
 LARGE = 64  # algebraic numbers beyond which their equations are not looked at row by row
 
 
@@ -198,7 +198,7 @@ def algebra(sol: Solution) -> Algebra:
     drift = jax.vmap(lambda k: _residual(model, tape, k))(rows)
     size = rtol * _largest(tape, model) + least
     small = sum(int(v[0].size) for v in tape.z) <= LARGE
-    worst = jnp.full((), jnp.nan)
+    worst = zero  # not looked at
     if small:
         numbers = jax.vmap(lambda k: condition(model, tape.state(k), tape.par()))(rows)
         worst = jnp.max(jnp.where(used, numbers, 0.0))

@@ -25,6 +25,7 @@ REASONS = (
     "the equations for algebraic states are ill-conditioned",
     "the constraint is not kept",
     "tangent and adjoint sweep disagree",
+    "a guard jumps at an event",
 )
 ADVICE = (
     "Read sol.error.",
@@ -43,6 +44,8 @@ ADVICE = (
     "Look for a singular point near the trajectory.",
     "Tighten rtol and atol, or give invariant=.",
     "This should not happen: please report it with the model.",
+    "Its time is that of the jump, which no derivative of the guard shows: write a guard that goes "
+    "through zero where it jumps.",
 )
 MOST = 12  # events that are listed
 
@@ -73,7 +76,7 @@ def _why(cert: Any) -> list[str]:
     levels = np.asarray(cert.levels)
     lines = [f"  {VERDICTS[levels[k]]}: {REASONS[k]}. {ADVICE[k]}" for k in np.flatnonzero(levels)]
     for kink in cert.kinks[:5]:
-        how = "jumps" if kink.jump > 1e-6 else "bends"
+        how = "may jump" if np.isnan(kink.jump) else "jumps" if kink.jump > 1e-6 else "bends"
         lines.append(f"    at t = {kink.t:.6g} the flow {how}: {kink.what} {kink.where}".rstrip())
     return lines
 
