@@ -118,6 +118,7 @@ def test_the_same_holds_for_every_way_to_solve(options, derivative):
 SHARED = HybridSystem(lambda now, p: -(p["a"] + p["b"]) * now.x)
 
 
+@pytest.mark.slow
 def test_a_loss_that_leaves_out_a_failed_lane_has_the_gradient_of_the_others():
     """One parameter is shared by all lanes, another is NaN in one of them."""
     own = jnp.array([0.5, jnp.nan, 1.0])

@@ -54,6 +54,7 @@ class View:
         if isinstance(event, Event):
             names = ("guard", "active")
             new = {k: self.function(f"{owner}: {k}", getattr(event, k)) for k in names}
+            new["undo"] = self.reset(f"{owner}: undo", event.undo)
         elif isinstance(event, TimeEvent):
             own, when = lambda fn: self.function(f"{owner}: next_time", fn), event.next_time
             ticks = isinstance(when, Ticks)

@@ -20,7 +20,8 @@ class Exit:
 
     `reset(now, p)` may change states on the way. With `when="level"` (the default) an exit whose
     guard is already beyond zero when the mode is entered is taken at once; with `"edge"` it waits
-    for a crossing.
+    for a crossing. Backward in time exits are undone; one with a reset needs its inverse for that,
+    `undo(now, p)`.
     """
 
     guard: Callable
@@ -29,6 +30,7 @@ class Exit:
     direction: Direction = "falling"
     name: str | None = None
     when: Literal["edge", "level"] = "level"
+    undo: Callable | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -282,6 +284,10 @@ def _exit(names: tuple[str, ...], name: str, e: Exit) -> Event:
         after = now if e.reset is None else e.reset(now, p)
         return after.replace(mode=target) if isinstance(after, Instant) else after
 
+    def undo(now: Instant, p: Any) -> Instant:
+        before = now if e.undo is None else e.undo(now, p)
+        return before.replace(mode=k) if isinstance(before, Instant) else before
+
     return Event(
         name=e.name or f"{name} -> {e.to}",
         guard=guard,
@@ -289,4 +295,6 @@ def _exit(names: tuple[str, ...], name: str, e: Exit) -> Event:
         direction=e.direction,
         when=e.when,
         active=lambda now, p: now.mode == k,
+        undo=undo if e.reset is None or e.undo is not None else None,
+        came=lambda now, p: now.mode == target,
     )

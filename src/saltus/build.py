@@ -35,6 +35,7 @@ from .leaves import Leaves, aval, split
 from .model import Action, Fn, Model, Par
 from .parts import Parts
 from .reads import current
+from .reverse import one_way
 from .signals import Signal
 from .system import DIRECTIONS, Event, HybridSystem, Instant, Ticks, TimeEvent, called
 from .trace import is_tracer, trace
@@ -240,7 +241,7 @@ def _built(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
         n_theta=tracer.first_float + len(tracer.floats) + 1,
         n_iota=tracer.first_other + len(tracer.others), flow_fn=flow, output_fn=output,
         actions=actions, dtypes=(*(v.dtype for v in parts.x), *found["dtypes"]),
-        constraint=equations, pattern=pattern, invariant=kept,
+        constraint=equations, pattern=pattern, invariant=kept, one_way=one_way(system),
     )  # fmt: skip
     model = _models.setdefault(model, weakref.ref(model))() or model
     return Built(model, tracer.floats, tracer.others, tracer.ticking)
@@ -345,7 +346,10 @@ def _guarded(owner: str, tracer: Tracer, event: Event, new: Action) -> Action:
     active = None if event.active is None else tracer.fn(truth_leaf(owner, event.active))
     if active is not None and not getattr(event.active, "changes_at_events", False):
         check_active(owner, active, tracer)
+    rule = event.possible
+    possible = None if rule is None else tracer.fn(truth_leaf(owner, rule))
     return dataclasses.replace(
         new, direction=DIRECTIONS[event.direction], level=event.when == "level",
         size=found["size"], guard=guard, active=active, contact=event.when == "contact",
+        possible=possible,
     )  # fmt: skip

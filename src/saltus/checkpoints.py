@@ -26,7 +26,7 @@ from .record import FLOW, Carry, Knobs, Rows
 from .results import KINDS, Result, SolveError
 from .simulate import Outcome
 from .solution import Solution
-from .tables import describe
+from .tables import describe, mode_name
 from .trace import is_tracer
 from .unreached import everything
 from .visits import Visits, visit, within
@@ -268,7 +268,7 @@ def _not_kept(what: str, instead: str) -> RuntimeError:
 
 def _failure(sol: Solution) -> SolveError:
     result, t = Result(int(sol.result)), float(sol.last.t)
-    mode = sol.modes[int(sol.last.mode)] if sol.modes else None
+    mode = mode_name(sol, sol.last.mode) if sol.modes else None
     text = (
         f"solve stopped at t = {t:.10g}{f' in mode {mode}' if mode else ''} after "
         f"{int(sol.stats.steps)} steps and {int(sol.stats.events)} events: {result.name}. "

@@ -20,7 +20,7 @@ from .extras import need
 from .results import KINDS, Result
 from .solution import EventLog, Presented, Stats, check_inside, check_lane
 from .system import Instant
-from .tables import algebraic_names, is_traced, label, named, unit_of
+from .tables import algebraic_names, is_traced, label, mode_name, named, unit_of
 from .visits import tolerance
 
 FORMAT = 1
@@ -318,7 +318,7 @@ def _event_columns(log: EventLog) -> dict[str, np.ndarray]:
             for name, value in _columns(tree, root, 1).items():
                 columns[f"{name} {when}"] = value
         if log.modes:
-            modes = [log.modes[int(k)] for k in np.asarray(now.mode)]
+            modes = [mode_name(log, k) for k in np.asarray(now.mode)]
             columns[f"mode {when}"] = np.asarray(modes, dtype=object)
     return columns
 

@@ -12,7 +12,7 @@ from .consistent import SINGULAR, attached, begun, hidden, regularity, solved, v
 from .control import FORGOTTEN
 from .invariants import broken
 from .leaves import Leaves, blank, select
-from .locate import FIRED, FRESH, INACTIVE, fires
+from .locate import ABOVE, BELOW, FIRED, FRESH, INACTIVE, fires
 from .methods.base import Stepper
 from .model import Action, At, Model, Par
 from .record import (
@@ -28,6 +28,7 @@ from .record import (
 from .results import Result
 from .rhythm import paced, trapped
 from .staging import staged
+from .validity import bad_mode
 
 EPS = float(jnp.finfo(jnp.float64).eps)
 
@@ -77,20 +78,23 @@ def _guard_side(
     """The side of one guard after a jump (or at a start, where `was` is INACTIVE)."""
     direction = action.direction * sig
     sign = jnp.sign(value).astype(jnp.int32)
+    if action.direction == 0:
+        was = jnp.where(was == ABOVE, 1, jnp.where(was == BELOW, -1, was))
     zero = jnp.abs(value) <= tiny
     firing_side = fires(sign, direction) & (action.direction != 0)
     across = jnp.where(firing_side, -sign, sign)  # pretend it came from the other side: it fires
-    came = across if action.level else sign
+    came = jnp.where(sig > 0, across, sign) if action.level else sign  # backward there are edges
     armed = (was == 1) | (was == -1)
     side = jnp.where(
         armed,
         jnp.where((sign != was) & fires(sign, direction), was, sign),
         jnp.where(was == FRESH, across, jnp.where(was == INACTIVE, came, sign)),
     )
-    landed = jnp.where(armed, jnp.where(waits, was, FRESH), jnp.where(was == INACTIVE, FRESH, was))
+    fresh = jnp.where(was > 0, ABOVE, BELOW) if action.direction == 0 else FRESH
+    landed = jnp.where(armed, jnp.where(waits, was, fresh), jnp.where(was == INACTIVE, FRESH, was))
     side = jnp.where(zero, landed, side)
     if action.contact:  # where it comes into force beyond zero, it counts as being there
-        side = jnp.where((was == INACTIVE) & firing_side, FRESH, side)
+        side = jnp.where((was == INACTIVE) & firing_side & (sig > 0), FRESH, side)
     side = jnp.where(fired, jnp.where(zero, FIRED, sign), side)
     return jnp.where(active, side, INACTIVE).astype(jnp.int32)
 
@@ -197,6 +201,8 @@ def settle(
         lost = functools.reduce(jnp.logical_or, [jnp.isnan(v) for v in waiting])
         running = code == int(Result.running)
         code = jnp.where(lost & running, int(Result.non_finite), code).astype(code.dtype)
+    if model.modes:
+        code = jnp.where(bad_mode(model, at), int(Result.invalid_mode), code).astype(code.dtype)
     if model.constraint is not None or model.invariant is not None:
         before = code
         code = staged(lambda: _consistency(model, at, par, knobs, here.found, before))
@@ -263,7 +269,8 @@ def refresh_flags(model: Model, at: At, par: Par, fired: Any, member: Any) -> At
     tiny = rounding(model, at, par, slopes)[action.index]
     old = at.i[model.place_flags]
     mine = fired == model.actions.index(action)
-    here = jnp.where(jnp.abs(value) > tiny, value > 0, slope > 0).astype(old.dtype)
+    leaving = sigma(par) * slope > 0
+    here = jnp.where(jnp.abs(value) > tiny, value > 0, leaving).astype(old.dtype)
     turned = jnp.where(jnp.arange(model.kinks) == member, 1 - old, old)
     flags = jnp.where(mine, turned, here)
     return at._replace(i=(*at.i[: model.place_flags], flags))
@@ -309,6 +316,15 @@ def _jump_row(model: Model, stepper: Stepper, c: Carry, kind: Any) -> Rows:
     )  # fmt: skip
 
 
+def _possible(model: Model, par: Par, c: Carry) -> Any:
+    """Backward in time: whether the event that is to be undone may have happened here."""
+    if all(a.possible is None for a in model.actions):
+        return None
+    args, yes = model.args(c.at, par, c.member), jnp.ones((), bool)
+    flags = [yes if a.possible is None else a.possible(args, par)[0] for a in model.actions]
+    return jnp.stack(flags)[c.jump]
+
+
 def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     """Carry out the chosen jump: one row of length zero."""
     if model.constraint is not None:  # the last correction of a root moves x, not z
@@ -326,6 +342,11 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
 
     cases = [branch(a) for a in model.actions[:-1]]  # the last one is the stop
     at = jax.lax.switch(c.jump, cases, c.at) if cases else c.at
+    happened = _possible(model, par, c)
+    if happened is not None:  # else it goes on as if nothing had been there
+        at = select(happened, at, c.at)
+        kind = jnp.where(happened, reset_kind(c.jump), approach_kind(c.jump))
+        row = row._replace(kind=kind.astype(row.kind.dtype))
     at = refresh_flags(model, at, par, c.jump, c.member)
     here = c._replace(at=at, values=model.guard_values(c.at, par))
     new = settle(model, at, par, here, c.jump, c.member, knobs)
@@ -334,6 +355,7 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
         rows=c.counts.rows + 1, evaluations=c.counts.evaluations + 1, chain=c.counts.chain + 1
     )
     own = jnp.asarray([a.logged for a in model.actions])[c.jump]
+    own = own if happened is None else own & happened
     counts = counts._replace(events=counts.events + own.astype(jnp.int32))
     limit = 100 + 4 * sum(a.size or 1 for a in model.guards)
     still = jnp.ones((), bool)

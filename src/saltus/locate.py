@@ -18,7 +18,16 @@ from .staging import staged
 FRESH = 0  # zero, and it has not fired here: leaving to the firing side fires
 FIRED = 2  # zero because it has just fired (or started there): leaving re-arms it
 INACTIVE = 3  # not in force
+ABOVE, BELOW = (
+    4,
+    5,
+)  # either direction: zero after a jump from that side; leaving to the other fires
 # -1 and +1: armed, on that side
+
+
+def at_zero(side: Any) -> Any:
+    """Whether a guard is zero where a step starts."""
+    return (side == FRESH) | (side == FIRED) | (side == ABOVE) | (side == BELOW)
 
 
 class Knots(NamedTuple):
@@ -132,19 +141,18 @@ def _leaving(knots: Knots) -> tuple[Any, Any]:
     return jnp.sign(lead), 1 + flat.astype(jnp.int32) + triple.astype(jnp.int32)
 
 
-def _deflate(c: tuple, at_zero: Any, order: Any) -> tuple:
+def _deflate(c: tuple, zero: Any, order: Any) -> tuple:
     """A cubic without the root of this order at its start, where the guard is zero."""
     none = jnp.zeros_like(c[0])
     shifted = [(*c[k:], *[none] * k) for k in (1, 2, 3)]
     return tuple(
-        jnp.where(at_zero, jnp.where(order == 1, a, jnp.where(order == 2, b, d)), v)
+        jnp.where(zero, jnp.where(order == 1, a, jnp.where(order == 2, b, d)), v)
         for v, a, b, d in zip(c, *shifted, strict=True)
     )
 
 
 def _outline(knots: Knots, side: Any) -> _Outline:
-    at_zero = (side == FRESH) | (side == FIRED)
-    sign = jnp.where(at_zero, _leaving(knots)[0], side).astype(knots.start.dtype)
+    sign = jnp.where(at_zero(side), _leaving(knots)[0], side).astype(knots.start.dtype)
     left, right = (tuple(sign * v for v in half) for half in _halves(knots))
     low, low2 = lowest(left), lowest(right)
     error = model_error(knots)
@@ -188,17 +196,18 @@ def _first_piece(
     close2 = jnp.maximum(0.1 * jnp.minimum(mid, jnp.abs(end)), error)
     near2 = (outline.low2 < 1) & (outline.low2_value < close2)
     match = fires(-sign, direction)
-    at_zero = (side == FRESH) | (side == FIRED)
+    zero = at_zero(side)
     flat = _leaving(knots)[1] > 1
     index = jnp.where(match & (end < 0), 3, NONE)
     index = jnp.where(near2, 2, index)
     index = jnp.where(mid < 0, 1, index)
     index = jnp.where(near, 0, index)
-    to_firing = at_zero & fires(sign, direction) & (direction != 0)
+    to_firing = zero & fires(sign, direction) & (direction != 0)
+    across = ((side == ABOVE) & (sign < 0)) | ((side == BELOW) & (sign > 0))
     nowhere = (side == INACTIVE) | (sign == 0)
     hidden = jnp.minimum(mid, end) < error
     bend, rest = (jnp.abs(v) for v in _halves(knots)[0][2:])
-    mixed = flat & at_zero & (bend < 10 * rest) & (bend > 0.01 * rest)  # a zero of which order?
+    mixed = flat & zero & (bend < 10 * rest) & (bend > 0.01 * rest)  # a zero of which order?
     low = jnp.where(index == 0, outline.low_value, outline.low2_value)
     aims = (index == 0) | (index == 2)
     largest = jnp.maximum(start, jnp.maximum(jnp.abs(mid), jnp.abs(end)))
@@ -207,7 +216,7 @@ def _first_piece(
     return _Piece(
         jnp.where(nowhere, NONE, index).astype(jnp.int32),
         match,
-        to_firing & (side == FRESH),
+        (to_firing & (side == FRESH)) | across,
         to_firing & (side == FIRED) & flat & contact,
         ~nowhere & ((hidden & (index == NONE)) | wild),
     )
@@ -219,7 +228,7 @@ def _aim(knots: Knots, outline: _Outline, piece: _Piece, side: Any) -> tuple[Any
     left, right = _halves(knots)
     bends = [c[2] + 3 * u * c[3] for c, u in ((left, outline.low), (right, outline.low2))]
     curve = 8 * outline.sign * jnp.where(first, *bends)
-    left = _deflate(left, (side == FRESH) | (side == FIRED), _leaving(knots)[1])
+    left = _deflate(left, at_zero(side), _leaving(knots)[1])
     cubic = tuple(outline.sign * jnp.where(first, a, b) for a, b in zip(left, right, strict=True))
     base = jnp.where(first, 0.0, 0.5)
     root = base + 0.5 * _model_root(cubic, jnp.where(first, knots.start, knots.mid))

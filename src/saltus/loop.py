@@ -21,6 +21,7 @@ from .model import At, Model, Par
 from .record import FLOW, Carry, Knobs, Rows
 from .results import Result
 from .staging import branch
+from .validity import verdict
 
 
 class Spec(NamedTuple):
@@ -86,7 +87,8 @@ def begin(spec: Spec, at: At, par: Par, knobs: Knobs) -> Carry:
     h = first_length(spec, c, par, knobs)
     counts = c.counts._replace(evaluations=jnp.full((), 2 if spec.adaptive else 1, jnp.int32))
     memory = spec.stepper.memory(spec.model)
-    return c._replace(h=h, error=jnp.full((), FORGOTTEN), counts=counts, memory=memory)
+    code = verdict(spec.model, par, knobs, c.code)
+    return c._replace(h=h, error=jnp.full((), FORGOTTEN), counts=counts, memory=memory, code=code)
 
 
 def iterate(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> tuple[Carry, Rows]:

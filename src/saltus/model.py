@@ -76,6 +76,7 @@ class Action:
     implicit: bool = False  # its reset solves equations
     moving: bool = False  # ticks whose period or offset may depend on parameters
     zeno: bool = False  # the action after it, of that kind, fires where its events accumulate
+    possible: Fn | None = None  # backward in time: whether it may have happened here
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Model:
     constraint: Constraint | None = None
     pattern: Any = None  # where the Jacobian of (flow, constraint) by (x, z) can be nonzero
     invariant: Invariant | None = None
+    one_way: bool = False  # made for time that goes forward
 
     def __hash__(self) -> int:
         return self._hash

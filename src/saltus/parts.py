@@ -43,7 +43,9 @@ def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Part
         )
     signals, u_tree = _signals(system, p)
     if system.check_start is not None:
-        system.check_start(start.replace(u=_inputs(start.t, signals, u_tree)), p)
+        good = system.check_start(start.replace(u=_inputs(start.t, signals, u_tree)), p)
+        if good is not None:  # not known before the program runs
+            start = start.replace(x=jax.tree.map(lambda v: jnp.where(good, v, jnp.nan), start.x))
     x_shape, x, _ = split(start.x, floats_only=True)
     if x_shape.statics or "k" in x_shape.kinds:
         raise TypeError(

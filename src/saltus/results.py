@@ -26,6 +26,13 @@ class Result(enum.IntEnum):
     chattering = 13
     grazing = 14
     interrupted = 15
+    invalid_time = 16
+    invalid_save_time = 17
+    invalid_input = 18
+    invalid_period = 19
+    invalid_mode = 20
+    invalid_setting = 21
+    backward_unknown = 22
 
     @property
     def what(self) -> str:
@@ -126,6 +133,38 @@ MESSAGES: dict[Result, tuple[str, str]] = {
         "It was stopped by hand (Ctrl-C).",
         "What was computed until then is in `error.solution`; to go on from there, start another "
         "solve at `error.solution.last`.",
+    ),
+    Result.invalid_time: (
+        "The start's t, or t1, is NaN or infinite.",
+        "To run until something happens, give a late end and a terminal event.",
+    ),
+    Result.invalid_save_time: (
+        "A save time in `ts` is NaN, or does not lie between the start's t and t1.",
+        "Move t1, or drop those times.",
+    ),
+    Result.invalid_input: (
+        "The times of an input (`Steps`, `Ramps`) do not increase strictly, or one is NaN.",
+        "Sort them and drop repeats; for breakpoints that are fitted, make each the one before it "
+        "plus a positive number.",
+    ),
+    Result.invalid_period: (
+        "The period of `every` is not a positive number, or its offset is not finite.",
+        "Keep the period positive, as the exponential of a parameter is.",
+    ),
+    Result.invalid_mode: (
+        "The number of the mode, in the start or after a reset, is not one of the automaton's.",
+        "Modes are counted from 0 in the order in which they are written.",
+    ),
+    Result.invalid_setting: (
+        "A tolerance or a step length of the method is negative, not finite, or such that no step "
+        "can meet it.",
+        "Write rtol and atol from 0 to 1, one of them above 0, and step lengths above 0.",
+    ),
+    Result.backward_unknown: (
+        "Time runs backward, which was not known when the program was made, and this model has "
+        "events that are undone then, or that cannot be.",
+        "Give the start's t and t1 as numbers: close over them instead of passing them to `jit` or "
+        "`vmap`.",
     ),
 }
 

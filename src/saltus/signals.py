@@ -26,7 +26,7 @@ class Signal(eqx.Module):
                 f"{name}: times has shape {self.times.shape}, expected one axis of breakpoints. "
                 f"Write {name}(times=[0.0, 1.0, 2.0], values=[...])."
             )
-        if not is_tracer(self.times) and np.any(np.diff(self.times) <= 0):
+        if not is_tracer(self.times) and not _increase(np.asarray(self.times)):
             raise ValueError(f"{name}: times must increase strictly; sort them and drop repeats.")
         self._check(name)
 
@@ -95,6 +95,10 @@ class Ramps(Signal):
         return jnp.where(
             segment <= 0, self.values[0], jnp.where(segment > last, self.values[last], inside)
         )
+
+
+def _increase(times: np.ndarray) -> bool:
+    return not np.isnan(times).any() and bool(np.all(times[1:] > times[:-1]))
 
 
 def is_signal(node: Any) -> bool:

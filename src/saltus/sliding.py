@@ -74,6 +74,7 @@ def sliding(
         invariant=lambda now, p: {name: at.off(now, p)},
         projection=at.onto,
         adapt_start=lambda start, p: _begun(at, name, inputs, start, p),
+        forward_only="where a motion began to slide is not determined by where it slides now",
     )
 
 

@@ -20,7 +20,7 @@ from .readout import Tape, read, read_events, read_instants
 from .record import Pace
 from .results import KINDS, Result, SolveError
 from .system import Instant
-from .tables import describe, describe_events, describe_stats
+from .tables import describe, describe_events, describe_stats, mode_name
 from .trace import is_tracer
 from .unreached import hide
 
@@ -353,7 +353,7 @@ def failure(sol: Solution) -> SolveError:
     if jnp.ndim(sol.result):
         return _first_failure(sol)
     result, t = Result(int(sol.result)), float(sol.last.t)
-    mode = sol.modes[int(sol.last.mode)] if sol.modes else None
+    mode = mode_name(sol, sol.last.mode) if sol.modes else None
     why, log = explain(sol, result), sol.events
     last = sol.names[int(log.which[-1])] if int(log.count) else None
     place = f"solve stopped at t = {t:.10g}"

@@ -36,12 +36,14 @@ from .projection import projected
 from .readout import TAYLOR, Tape, read, read_end, read_visits
 from .record import Knobs
 from .results import Result
+from .reverse import directed
 from .simulate import Outcome, simulate
 from .solution import Solution, Stats
 from .system import HybridSystem, Instant
 from .tables import is_traced
 from .trace import is_tracer
 from .unreached import everything
+from .validity import outside, sound
 from .visits import Visits, visit
 from .ways import current_method, current_times, current_way
 
@@ -97,6 +99,7 @@ def solve(
     """
     chosen: Method = current_method(method_of(system, method))
     t1 = number("t1", t1)
+    system = directed(system, getattr(start, "t", t1), t1)
     model, at, par = first_state(system, start, p, t1, repair)
     t0 = number("the start's t", par.theta[0])
     ts = None if ts is None else current_times(times(ts, t0, t1))
@@ -248,10 +251,13 @@ def _knobs(
     least = jnp.maximum(given, coarsest)
     rtol = method.tolerance(least)
     ratio = jnp.where(given > 0, rtol / least, 1.0)
+    absolute = _absolute(model, method.atol)
+    if is_traced(method):  # what is known was looked at before
+        rtol = jnp.where(_sound(method, given, absolute), rtol, jnp.nan)
     many, events = (ROWS_IN_JIT, EVENTS_IN_JIT) if under_jit() else (MANY, MANY)
     return Knobs(
         rtol=rtol,
-        atol=tuple(a * ratio for a in _absolute(model, method.atol)),
+        atol=tuple(a * ratio for a in absolute),
         first_step=_array(np.nan if method.first_step is None else method.first_step),
         max_step=_array(method.max_step),
         fixed=_array(fixed),
@@ -263,6 +269,14 @@ def _knobs(
         asked=1.0 / ratio,
         grazing=jnp.asarray(grazing, jnp.int32),
     )
+
+
+def _sound(method: Method, rtol: Any, atol: Leaves) -> Any:
+    """Whether the settings that are known only at run time are ones that a step can meet."""
+    settings = {"rtol": rtol, "atol": atol, "max_step": _array(method.max_step)}
+    settings["first_step"] = None if method.first_step is None else _array(method.first_step)
+    settings["h"] = _array(getattr(method.control, "h", 1.0))
+    return sound(settings, fixed=not method.control.adaptive)
 
 
 def _array(v: Any) -> Any:
@@ -330,13 +344,16 @@ def _solution(
     elif ts is not None:
         t = ts
         y, integrals, reached = read(spec, tape, ts, "right")
-    counts = outcome.counts
+    counts, code = outcome.counts, outcome.code
+    if ts is not None and is_traced((ts, tape.theta[:2])):
+        strange = ok & jnp.any(outside(ts, *tape.theta[:2]))
+        code = jnp.where(strange, int(Result.invalid_save_time), code).astype(code.dtype)
     stats = Stats(
         counts.steps, counts.rejected, counts.evaluations, counts.rows, counts.events,
         counts.touches,
     )  # fmt: skip
     units = None if system.units is None else tuple(sorted(system.units.items()))
     return Solution(
-        t, y, reached, integral, integrals, final, outcome.code, stats, last, tape, outcome.pace,
-        spec, log_size, units, system.adapt_back,
+        t, y, reached, integral, integrals, final, code, stats, last, tape, outcome.pace, spec,
+        log_size, units, system.adapt_back,
     )  # fmt: skip

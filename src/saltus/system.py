@@ -137,6 +137,9 @@ class Event:
 
     `zeno` says how to go on where the events accumulate at one time, or where the state rests on
     the guard: a reset like `reset`, or the name of a mode. Without it the solve stops there.
+
+    `undo(now, p)` is the inverse of `reset`, the instant just before as a function of the one just
+    after: with it, solves that run backward in time undo the event.
     """
 
     name: str
@@ -147,6 +150,9 @@ class Event:
     when: Literal["edge", "level", "contact"] = "edge"
     active: Callable | None = None
     zeno: Callable | str | None = None
+    undo: Callable | None = None
+    came: Callable | None = dataclasses.field(default=None, repr=False)  # where it leads to
+    possible: Callable | None = dataclasses.field(default=None, repr=False)  # see reverse.py
 
     def __post_init__(self):
         _name("Event", self.name)
@@ -154,6 +160,7 @@ class Event:
         _callable(owner, "guard", self.guard)
         _callable(owner, "reset", self.reset, optional=True)
         _callable(owner, "active", self.active, optional=True)
+        _callable(owner, "undo", self.undo, optional=True)
         if not isinstance(self.zeno, str):
             _callable(owner, "zeno", self.zeno, optional=True)
         if self.direction not in DIRECTIONS:
@@ -181,7 +188,8 @@ def every(period: Any, offset: Any = 0.0) -> Ticks:
 
     Both may be numbers or functions `(now, p) -> value`, evaluated at the start of the solve.
     """
-    if not callable(period) and not hasattr(period, "dtype") and period <= 0:
+    known = not callable(period) and not is_tracer(period)
+    if known and not (np.all(np.asarray(period) > 0) and np.all(np.isfinite(period))):
         raise ValueError(f"every: the period is {period}, expected a positive number.")
     return Ticks(period, offset)
 
@@ -245,6 +253,7 @@ class HybridSystem:
     adapt_back: Callable | None = dataclasses.field(default=None, repr=False)
     check_start: Callable | None = dataclasses.field(default=None, repr=False)
     projection: Callable | None = dataclasses.field(default=None, repr=False)
+    forward_only: str | None = dataclasses.field(default=None, repr=False)  # why, if so
 
     def __post_init__(self):
         _callable("HybridSystem", "flow", self.flow)

@@ -83,6 +83,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int
     return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
 
 
+def mode_name(of: Any, mode: Any) -> str:
+    """The name of a mode; its number where a solution or a log (`of`) has no such mode."""
+    k = int(mode)
+    return of.modes[k] if 0 <= k < len(of.modes) else f"number {k}"
+
+
 def is_traced(tree: Any) -> bool:
     return any(is_tracer(v) for v in jax.tree.leaves(tree))
 
@@ -110,7 +116,7 @@ def describe(sol: Any) -> str:
         lines = [("t", _span(sol)), ("steps", _steps(sol)), ("events", _count(sol))]
     lines += [("final", _values(sol.final.x, sol.units, "x"))]
     if sol.modes and sol.final.mode is not None and not is_traced(sol.final.mode):
-        modes = [sol.modes[int(k)] for k in np.asarray(sol.final.mode).reshape(-1)[:SHOWN]]
+        modes = [mode_name(sol, k) for k in np.asarray(sol.final.mode).reshape(-1)[:SHOWN]]
         lines += [("mode", ", ".join(modes))]
     if sol.integral is not None:
         lines += [("integral", _values(sol.integral, sol.units, "integral"))]
@@ -251,7 +257,7 @@ def event_row(log: Any, k: int, decimals: int) -> list[str]:
     for name in before:
         cells.append(_change(np.asarray(before[name][k]), np.asarray(after[name][k])))
     if log.modes:
-        a, b = (log.modes[int(now.mode[k])] for now in (log.before, log.after))
+        a, b = (mode_name(log, now.mode[k]) for now in (log.before, log.after))
         cells.append(a if a == b else f"{a} -> {b}")
     return cells
 

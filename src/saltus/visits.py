@@ -59,7 +59,8 @@ def find_row(tau: Any, n: Any, backward: Any, t0: Any, offset: Any, side: str) -
 def within(t0: Any, offset: Any, end: Any, backward: Any) -> Any:
     """Whether an offset from t0 lies between the start and the end."""
     sign, tol = jnp.where(backward, -1.0, 1.0), tolerance(t0, end)
-    return (sign * (offset - end) <= tol) & (sign * offset >= -tol)
+    ahead = (sign * (offset - end) <= tol) & (sign * offset >= -tol)
+    return ahead & jnp.isfinite(offset)
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))

@@ -18,7 +18,7 @@ from ..io.csv_files import write_events, write_trajectory
 from ..plot import PANELS, pyplot
 from ..results import Result, SolveError
 from ..system import Instant
-from ..tables import algebraic_names, event_name, named
+from ..tables import algebraic_names, event_name, mode_name, named
 from .base import by_name, plain, progress
 from .options import Setup
 
@@ -109,7 +109,7 @@ def as_data(run: Solved) -> dict[str, Any]:
         "t0": float(sol.start),
         "t": float(last.t),
         "final": _states(last.x, last.z),
-        **({"mode": sol.modes[int(last.mode)]} if sol.modes else {}),
+        **({"mode": mode_name(sol, last.mode)} if sol.modes else {}),
         **({} if sol.integral is None else {"integral": by_name(sol.integral, "integral")}),
         "events": events_as_data(sol.events),
         "saved": plain({"t": t, **labelled(y, 1, None)}),
@@ -131,6 +131,6 @@ def events_as_data(log: Any) -> list[dict[str, Any]]:
         for side, now in (("before", log.before), ("after", log.after)):
             sides[side] = _states(*jax.tree.map(lambda v: v[k], (now.x, now.z)))  # noqa: B023
             if log.modes:
-                sides[side]["mode"] = log.modes[int(now.mode[k])]
+                sides[side]["mode"] = mode_name(log, now.mode[k])
         rows.append({"t": float(log.t[k]), "event": event_name(log, k), **sides})
     return rows

@@ -13,7 +13,7 @@ from ..consistent import attached, near_impasse, solved
 from ..firing import choose, guard_slopes, resolution, sigma
 from ..invariants import onto
 from ..leaves import Leaves, blank, select
-from ..locate import FIRED, FRESH, cubic, fires, lowest, side_after, value_of
+from ..locate import ABOVE, BELOW, FIRED, FRESH, cubic, fires, lowest, side_after, value_of
 from ..loop import Spec
 from ..model import At, Model, Par
 from ..record import FLOW, Carry, Knobs, Rows
@@ -106,8 +106,10 @@ def left(spec: Spec, par: Par, c: Carry, at: At) -> Carry:
         outward = outward & (action.direction != 0)
         contact = action.reset is not None and not action.terminal
         flat = jnp.abs(h * c.slopes[j]) <= FLAT * jnp.abs(value)
-        firing.append(outward & (c.sides[j] == FRESH))
-        resting.append(outward & (c.sides[j] == FIRED) & flat & contact)
+        side = c.sides[j]
+        across = ((side == ABOVE) & (value < 0)) | ((side == BELOW) & (value > 0))
+        firing.append((outward & (side == FRESH)) | across)
+        resting.append(outward & (side == FIRED) & flat & contact)
     fires_here = functools.reduce(jnp.logical_or, map(jnp.any, firing))
     rests_here = functools.reduce(jnp.logical_or, map(jnp.any, resting))
     here = select(rests_here, at_rest(model, c, resting), c)

@@ -196,10 +196,15 @@ def checked(model: Description, now: Any, p: Any, assembled: bool) -> None:
         )
 
 
+def massive(model: Description, now: Any, p: Any) -> Any:
+    """Whether every coordinate has inertia, where that is not known before the program runs."""
+    mass = Equations(model, numbered_mode(model, now), p).mass
+    sizes = mass if mass.ndim == 1 else jnp.linalg.eigvalsh(0.5 * (mass + mass.T))
+    return jnp.all(sizes > DEPENDENT * jnp.max(jnp.abs(sizes)))
+
+
 def positive_mass(model: Description, now: Any, p: Any) -> None:
     """Every coordinate needs inertia."""
-    if is_traced((now, p)):
-        return
     mass = np.asarray(_numbers(model, numbered_mode(model, now), p, current(model).key).mass)
     sizes = mass if mass.ndim == 1 else np.linalg.eigvalsh(0.5 * (mass + mass.T))
     if not np.all(sizes > DEPENDENT * np.max(np.abs(sizes))):

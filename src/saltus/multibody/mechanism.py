@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..animate import animate
+from ..implicit import still
 from ..leaves import picture
 from ..solution import Solution
 from ..system import Event, HybridSystem, Instant, TimeEvent
 from ..tables import is_traced
-from .assembly import Assembly, assembled, checked, numbered_mode, positive_mass, report
+from ..trace import is_tracer
+from .assembly import (
+    Assembly,
+    assembled,
+    checked,
+    massive,
+    numbered_mode,
+    positive_mass,
+    report,
+)
 from .contact import Contact, World
 from .description import Description
 from .equations import Equations
@@ -144,10 +155,14 @@ class Mechanism:
             return penalty(self.model, *(jnp.asarray(v, float) for v in (alpha, omega, xi)))
         raise ValueError(f"Mechanism: form is {form!r}, expected one of {list(FORMS)}.")
 
-    def _check(self, form: str, now: Instant, p: Any) -> None:
+    def _check(self, form: str, now: Instant, p: Any) -> Any:
+        """Raise where a start is no good; where that is not known yet, say whether it is good."""
+        now, p = jax.tree.map(lambda v: still(v) if is_tracer(v) else v, (now, p))
+        if is_traced((now, p)):
+            return massive(self.model, now, p) & self._apart(now, p)
         positive_mass(self.model, now, p)
         self._check_gaps(now, p)
-        if form == "index2" and self.model.constraint is not None and not is_traced((now, p)):
+        if form == "index2" and self.model.constraint is not None:
             found = report(self.model, now, p)
             if found.redundant:
                 raise ValueError(
@@ -158,8 +173,6 @@ class Mechanism:
 
     def _check_gaps(self, now: Instant, p: Any) -> None:
         """Bodies that are inside each other at the start would never touch."""
-        if is_traced((now, p)):
-            return
         room = 1e-8 * (1.0 + max(float(np.max(np.abs(v))) for v in jax.tree.leaves(now.x["q"])))
         for c in self._world.contacts:
             here = c.phases is None or now.mode in (*c.phases, *map(self._number, c.phases))
@@ -169,6 +182,16 @@ class Mechanism:
                     f'Mechanism: the gap of contact "{c.name}" is {gap:.3g} at the start: the '
                     "bodies are inside each other. Start with gaps that are not negative."
                 )
+
+    def _apart(self, now: Instant, p: Any) -> Any:
+        """Whether no body is inside another."""
+        sizes = [jnp.max(jnp.abs(v)) for v in jax.tree.leaves(now.x["q"])]
+        room, apart = 1e-8 * (1.0 + functools.reduce(jnp.maximum, sizes)), jnp.ones((), bool)
+        mode = numbered_mode(self.model, now).mode
+        for c in self._world.contacts:
+            away = jnp.asarray([mode != self._number(k) for k in c.phases or ()] or [False])
+            apart = apart & (jnp.all(away) | (c.opening(Motion(now), p) >= -room))
+        return apart
 
     def _number(self, phase: str) -> int:
         return list(self.model.phases or ()).index(phase)
