@@ -258,7 +258,7 @@ def measured(folder):
 def test_fit_finds_the_parameters_and_writes_everything_about_them(
     run, measured, tmp_path, monkeypatch
 ):
-    page = lambda fit, path: path if path.write_text("<html>") else None
+    page = lambda fit, path, progress: path if path.write_text("<html>") else None
     monkeypatch.setattr(saltus.Fit, "report", page)
     code, out, _ = run(
         "fit", "ball.py:ball", measured, "--free", "e,g", "--set", "g=9.5", "--set", "e=0.75",
@@ -267,6 +267,7 @@ def test_fit_finds_the_parameters_and_writes_everything_about_them(
     )  # fmt: skip
     data = json.loads(out)
     assert code == 0 and data["result"] == "converged"
+    assert data["total_seconds"] > data["seconds"]
     for name, exact in (("g", G), ("e", E)):
         number = data["parameters"][name]
         assert abs(number["value"] - exact) < 4 * number["sd"] < 0.1
@@ -289,7 +290,7 @@ def test_a_fit_of_events_ends_where_the_data_end_and_prints_its_table(run, measu
         "--noise", "h=0.01,bounce=0.001", "--t1", 2,
     )  # fmt: skip
     assert code == 0
-    assert "Fit: converged." in out
+    assert "Fit: converged." in out and " s in all: the fit " in out
     line = next(line for line in out.splitlines() if line.startswith("start.h"))
     assert float(line.split()[1]) == pytest.approx(H, abs=0.02)
 

@@ -137,10 +137,10 @@ def test_the_table_has_the_numbers_of_the_fit(fit, page):
     for k, row in enumerate(rows):
         assert float(row[1][1]) == fit.values[k]  # all digits are in the title
         assert float(row[1][0]) == pytest.approx(fit.values[k], rel=1e-6)
-        assert float(row[3][1]) == fit.sd[k]
-        assert [float(v) for v in row[5][1].split(" to ")] == [fit.low[k], fit.high[k]]
+        assert float(row[4][1]) == fit.sd[k]
+        assert [float(v) for v in row[2][1].split(" to ")] == [fit.low[k], fit.high[k]]
         assert float(row[6][1]) == fit.initial[k]
-    assert rows[fit.names.index("g")][2][0] == "m/s^2"
+    assert rows[fit.names.index("g")][3][0] == "m/s^2"
 
 
 def test_the_top_says_what_came_out(fit, page):
@@ -149,6 +149,37 @@ def test_the_top_says_what_came_out(fit, page):
     assert '<div class="verdict good"><strong>Converged</strong>' in page
     assert html.escape(fit.message) in page
     assert "40 samples of h and 3 event times, from 1 experiment" in page
+
+
+def test_the_top_has_every_estimate_with_its_interval_before_anything_else(fit, page):
+    top = page.partition("<nav>")[0]
+    items = re.findall(r"<li>(.*?)</li>", top, re.S)
+    assert len(items) == len(fit.names) and top.index("<li>") < top.index('class="tiles"')
+    for k, item in enumerate(items):
+        words = html.unescape(re.sub(r"<[^>]*>", "", item))
+        name, value = re.match(r"(\S+) = (\S+)", words).groups()
+        low, high = re.search(r"95 %: (\S+) to (\S+)", words).groups()
+        assert name == fit.names[k] and float(value) == pytest.approx(fit.values[k], rel=1e-6)
+        assert [float(low), float(high)] == pytest.approx([fit.low[k], fit.high[k]], rel=1e-3)
+    many = sections.answer(like(fit, 200))
+    assert many.count("<li>") == sections.FIRST + 1 and "194 more" in many
+
+
+def test_the_page_suits_a_phone_and_folds_the_settings_away(page):
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
+    assert page.count("<table>") == page.count('<div class="wide"><table>') > 3
+    folded = re.findall(r"<details>\n<summary>(.*?)</summary>", page)
+    assert folded == ["Settings", "Versions"] and "<details open" not in page
+
+
+def test_times_count_the_report_and_its_writing_is_said(fit, tmp_path, capsys):
+    page = fit.report(tmp_path / "said.html", progress=True).read_text(encoding="utf-8")
+    assert "writing the report" in capsys.readouterr().err
+    fit.report(tmp_path / "quiet.html", progress=False)
+    assert capsys.readouterr().err == ""
+    tile = lambda name: float(re.search(rf"<b>([\d.]+) s</b><span>{name}</span>", page)[1])
+    own = tile("this report")
+    assert own > 0 and tile("time in all") == pytest.approx(fit.seconds + own, abs=0.11)
 
 
 def test_noise_is_said_to_be_given_or_estimated(fit, page):

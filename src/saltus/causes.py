@@ -91,7 +91,8 @@ def _closed_in(
     model: Model, at: At, par: Par, reach: float, j: int, member: int
 ) -> tuple[float, float, float] | None:
     """Where a guard changes its sign near a state, and its values there; none if continuously."""
-    low, high = -reach, reach
+    low, high, before, after, k = -reach, reach, 0.0, 0.0, 0
+    values = np.zeros(POINTS)
     least = 4 * np.spacing(max(abs(float(at.tau)), reach))
     for _ in range(ROUNDS):
         offsets = np.linspace(low, high, POINTS)

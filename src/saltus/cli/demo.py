@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 from .. import demo
@@ -27,10 +28,12 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> Outcome:
     os.environ.setdefault("MPLBACKEND", "Agg")  # files only, no window
+    clock = time.perf_counter()
     found, data = demo.run(args.seed)
-    print(demo.describe(found))
+    print(demo.describe(found), flush=True)
     if not args.no_report:
-        print(f"\nReport: {demo.write(found, data, args.out)}")
+        path = demo.write(found, data, args.out)
+        print(f"\nReport: {path} ({time.perf_counter() - clock:.1f} s in all)")
     return Outcome()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +63,23 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> Outcome:
+    clock = time.perf_counter()
     _check_files([*args.data, *args.events])
     setup = options.setup(args)
     found = _fit(setup.scenario.replace(t1=None), args)  # it ends where the data do
     data = {**setup.facts(), "t1": plain(args.t1), **as_data(found)}
-    files, notes = write(found, data, args.out) if args.out else ([], [])
+    shown = False if args.json else None
+    files, notes = write(found, data, args.out, shown) if args.out else ([], [])
     data["files"] = [str(f) for f in files]
+    data["total_seconds"] = time.perf_counter() - clock
     parts = [setup.head(), f"{found}"]
     if files:
         parts.append("\n".join([solutions.files_line(files), *notes]))
+    rest = data["total_seconds"] - found.seconds
+    what = "model, report and other files" if files else "the model"
+    parts.append(
+        f"{data['total_seconds']:.1f} s in all: the fit {found.seconds:.1f} s, {what} {rest:.1f} s"
+    )
     complaint = "" if found.ok else f"{found.result}. {found.message}"
     done = found.ok or found.result == "suspect"  # a minimum; what is left of the data is said
     return Outcome("\n\n".join(parts), data, complaint, 0 if done else 1)
@@ -200,7 +209,9 @@ def as_data(found: Any) -> dict[str, Any]:
     }
 
 
-def write(found: Any, data: dict[str, Any], folder: Path) -> tuple[list[Path], list[str]]:
+def write(
+    found: Any, data: dict[str, Any], folder: Path, progress: bool | None = None
+) -> tuple[list[Path], list[str]]:
     """Everything about a fit as files in `folder`, and notes on what could not be written."""
     folder.mkdir(parents=True, exist_ok=True)
     notes = []
@@ -212,7 +223,7 @@ def write(found: Any, data: dict[str, Any], folder: Path) -> tuple[list[Path], l
         summary,
     ]
     try:
-        files.append(Path(found.report(folder / "report.html")))
+        files.append(Path(found.report(folder / "report.html", progress)))
     except MissingExtra as error:
         notes.append(f"report.html was left out: {error}")
     checkpoint = folder / "checkpoint.npz"

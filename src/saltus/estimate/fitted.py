@@ -233,11 +233,14 @@ class Fit:
 
         return data_and_fit(self)
 
-    def report(self, path: Any = "report.html") -> Path:
-        """Write everything about the fit as one HTML file, and its pictures beside it."""
+    def report(self, path: Any = "report.html", progress: bool | None = None) -> Path:
+        """Write everything about the fit as one HTML file, and its pictures beside it.
+
+        Meanwhile a line says so; `progress` as in `fit`.
+        """
         from ..report import write
 
-        return write(self, path)
+        return write(self, path, progress)
 
 
 def _levels(cert: Certificate) -> np.ndarray:

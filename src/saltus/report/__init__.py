@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from . import figures, html
 
 
-def write(fit: Any, path: Any = "report.html") -> Path:
+def write(fit: Any, path: Any = "report.html", progress: bool | None = None) -> Path:
     """Write the report of a fit, and its pictures into a folder `<name>_files` beside it.
 
     The HTML file has everything inside: it can be moved or sent alone. Needs the extra `plot`.
     """
-    path = Path(path)
+    path, clock = Path(path), time.perf_counter()
     if path.suffix.lower() not in (".html", ".htm"):
         path = path.with_name(path.name + ".html")
-    pictures = figures.pictures(fit)
+    with _said(f"writing the report {path}", progress):
+        pictures = figures.pictures(fit)
+        _write(fit, path, pictures, time.perf_counter() - clock)
+    return path
+
+
+@contextlib.contextmanager
+def _said(text: str, progress: bool | None) -> Iterator[None]:
+    """Says what is going on, on a terminal unless told otherwise, until it is done."""
+    shown = sys.stderr.isatty() if progress is None else progress
+    if shown:
+        print(f"{text} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\033[K" if sys.stderr.isatty() else "\n", end="", file=sys.stderr, flush=True)
+
+
+def _write(fit: Any, path: Path, pictures: Any, seconds: float) -> None:
     folder = path.with_name(f"{path.stem}_files")
     folder.mkdir(parents=True, exist_ok=True)
     for name in figures.FIGURES:  # those of an earlier report must not stay
         (folder / f"{name}.png").unlink(missing_ok=True)
     for name, picture in pictures.items():
         (folder / f"{name}.png").write_bytes(picture.png)
-    path.write_text(html.page(fit, pictures), encoding="utf-8")
-    return path
+    path.write_text(html.page(fit, pictures, seconds), encoding="utf-8")
 
 
 __all__ = ["write"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..estimate import fit as fit_function
 from ..estimate.fit import MANY
-from .markup import Cell, code, paragraph, section, table, text
+from .markup import Cell, code, folded, paragraph, section, table, text
 
 OWN = ("method", "bounds", "scales", "priors")  # the model's, or written block by block
 LONG = 12  # entries of a list that are written out
@@ -30,8 +30,8 @@ def again(fit: Any) -> str:
             f"{'experiments ' if len(fit.experiments) > 1 else 'experiment '}{_named(settings)}."
         ),
         code(call(fit)),
-        "<h3>Settings</h3>\n", table(["setting", "value"], rows, left=(0, 1)),
-        "<h3>Versions</h3>\n", table(["package", "version"], versions, left=(0, 1)),
+        folded("Settings", table(["setting", "value"], rows, left=(0, 1))),
+        folded("Versions", table(["package", "version"], versions, left=(0, 1))),
     )  # fmt: skip
 
 

@@ -35,6 +35,10 @@ p { margin: .6rem 0; max-width: 46rem; }
 .good { border-color: var(--good); } .good strong { color: var(--good); }
 .fair { border-color: var(--fair); } .fair strong { color: var(--fair); }
 .bad { border-color: var(--bad); } .bad strong { color: var(--bad); }
+.answer { list-style: none; padding: 0; margin: 1rem 0; max-width: none; display: grid;
+  grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: .3rem 1.6rem; }
+.answer li { margin: 0; } .answer span { white-space: nowrap; }
+.answer i { display: block; font-style: normal; color: var(--soft); white-space: nowrap; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7rem, 1fr)); gap: 1px;
   border: 1px solid var(--line); border-radius: 6px; overflow: hidden; margin: 1.2rem 0; }
 .tiles div { padding: .5rem .8rem .55rem; box-shadow: 0 0 0 1px var(--line); }
@@ -62,7 +66,15 @@ code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "Liberation M
 pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px;
   padding: .8rem 1rem; overflow-x: auto; line-height: 1.45; }
 ul { padding-left: 1.2rem; max-width: 50rem; } li { margin: .35rem 0; }
+details { margin: .7rem 0; } summary { cursor: pointer; font-weight: 600; }
 footer { color: var(--soft); font-size: .85rem; margin-top: 3rem; }
+@media (max-width: 560px) {
+  main { padding: 1.2rem 1rem 3rem; } h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; }
+  .wide { margin-right: -1rem; padding-right: 1rem; }
+  table { font-size: .84rem; } th, td { padding-right: .7rem; }
+  td:first-child, th:first-child { position: sticky; left: 0; background: var(--paper); }
+  img { padding: 2px; } pre { font-size: .78rem; padding: .6rem .7rem; }
+}
 @media print {
   :root { --ink: #000; --soft: #444; --line: #ccc; --paper: #fff; --tint: #f5f5f5;
     --blue: #000; --good: #1d6b53; --fair: #8a5608; --bad: #a32639; }
@@ -85,8 +97,8 @@ CONTENTS = {
 }
 
 
-def page(fit: Any, pictures: Any) -> str:
-    """The whole report."""
+def page(fit: Any, pictures: Any, seconds: float = 0.0) -> str:
+    """The whole report; `seconds` were spent on its pictures."""
     name = fit._setup.scenario.name
     body = "".join(
         [
@@ -106,22 +118,23 @@ def page(fit: Any, pictures: Any) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>Fit of {text(name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"{_top(fit, name)}{_contents(body)}{body}"
+        f"{_top(fit, name, seconds)}{_contents(body)}{body}"
         "<footer>Written by saltus.</footer>\n"
         "</main>\n</body>\n</html>\n"
     )
 
 
-def _top(fit: Any, name: str) -> str:
-    """Title, date, verdict and summary."""
+def _top(fit: Any, name: str, seconds: float) -> str:
+    """Title, date, verdict and summary: what was found, and from what."""
     words, level = sections.verdict(fit)
     now = datetime.datetime.now()
     return (
         f"<header>\n<h1>Fit of {text(name)}</h1>\n"
         f'<p class="date">{now.day} {now:%B %Y, %H:%M}</p>\n'
         f'<div class="verdict {level}"><strong>{text(words)}</strong>\n'
-        f"<p>{text(fit.message)}</p></div>\n"
-        f'<p class="summary">{text(sections.summary(fit))}</p>\n{sections.tiles(fit)}</header>\n'
+        f"<p>{text(fit.message)}</p></div>\n{sections.answer(fit)}"
+        f'<p class="summary">{text(sections.summary(fit))}</p>\n'
+        f"{sections.tiles(fit, seconds)}</header>\n"
     )
 
 

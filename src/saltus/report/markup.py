@@ -60,6 +60,11 @@ def section(name: str, title: str, *parts: str) -> str:
     return f'<section id="{name}">\n<h2>{text(title)}</h2>\n{"".join(parts)}</section>\n'
 
 
+def folded(title: str, *parts: str) -> str:
+    """Something that few people look for, behind its title."""
+    return f"<details>\n<summary>{text(title)}</summary>\n{''.join(parts)}</details>\n"
+
+
 def paragraph(words: str, kind: str = "") -> str:
     """Words that are HTML already."""
     attribute = f' class="{kind}"' if kind else ""

@@ -13,6 +13,7 @@ from .markup import Cell, bullets, figures, paragraph, section, table, text
 
 MOST = 40  # rows of a table
 SENTENCES = 5
+FIRST = 6  # numbers at the top
 WORDS = {
     "converged": "Converged",
     "suspect": "A minimum, but the data are not explained",
@@ -68,16 +69,32 @@ def _some(names: list[str], what: str) -> str:
     return listed(names) if len(names) <= 6 else f"{len(names)} {what}s"
 
 
-def tiles(fit: Any) -> str:
-    """The numbers one looks for first."""
+def answer(fit: Any) -> str:
+    """What was wanted: the first few numbers with their intervals."""
+    rows = []
+    for k, name in enumerate(fit.names[:FIRST]):
+        estimate, interval, unit, remark = (_estimate(fit, k)[j] for j in (1, 2, 3, 7))
+        words = f"95 %: {interval.inside}" if not remark else remark.inside
+        value = f"{estimate.inside} {text(unit)}".strip()
+        rows.append(
+            f"<li><span><code>{text(name)}</code> = <b>{value}</b></span> <i>{words}</i></li>\n"
+        )
+    left = len(fit.names) - len(rows)
+    more = f'<li><a href="#estimates">and {left:,} more</a></li>\n' if left > 0 else ""
+    return f'<ul class="answer">\n{"".join(rows)}{more}</ul>\n'
+
+
+def tiles(fit: Any, seconds: float = 0.0) -> str:
+    """The numbers one looks for next; `seconds` were spent on the pictures of the report."""
     known = [v for v in fit.noise.items() if np.isfinite(v[1])]
     shown = [
         ("loss", number(float(fit.loss), 5)),
         ("free numbers", f"{len(fit.names)}"),
         ("iterations", f"{len(fit.history)}"),
         ("evaluations", f"{fit.evaluations:,}"),
-        ("time", f"{fit.seconds:.1f} s"),
+        ("time in all", f"{fit.seconds + seconds:.1f} s"),
         ("compilation", f"{fit.compile_seconds:.1f} s"),
+        ("this report", f"{seconds:.1f} s"),
     ]
     for name, sd in known[:2]:
         unit = unit_of(fit.units, name) or (unit_of(fit.units, "t") if _is_event(fit, name) else "")
@@ -93,7 +110,7 @@ def _is_event(fit: Any, name: str) -> bool:
 # -- estimates ------------------------------------------------------------------------------------
 def estimates(fit: Any, pictures: Any) -> str:
     """The table of the fitted numbers, and their intervals as a picture."""
-    head = ["", "estimate", "unit", "sd", "sd / estimate", "95 % interval", "first guess", "remark"]
+    head = ["", "estimate", "95 % interval", "unit", "sd", "sd / estimate", "first guess", "remark"]
     rows = [_estimate(fit, k) for k in range(min(len(fit.names), MOST))]
     if not any(row[-1] for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
@@ -105,7 +122,7 @@ def estimates(fit: Any, pictures: Any) -> str:
         "note",
     )
     return section(
-        "estimates", "Estimates", table(head, rows, left=(0, 2, 7)), more,
+        "estimates", "Estimates", table(head, rows, left=(0, 3, 7)), more,
         _shown("parameters", pictures, f"Only the first {MOST}." if left > 0 else ""),
         hint if np.isfinite(fit.sd).any() else "",
     )  # fmt: skip
@@ -130,8 +147,8 @@ def _estimate(fit: Any, k: int) -> list[Any]:
     share = 100 * sd / size if np.isfinite(sd) and size > 0 else np.nan
     relative = f"{share:.2g} %" if share < 99 else f"{share:.0f} %" if share < 1e6 else "–"
     return [
-        Cell(f"<code>{text(name)}</code>"), figures(fit.values[k], _digits(size, sd, 7)),
-        unit_of(fit.units, name.removeprefix("start.")), figures(sd, 2), relative, interval,
+        Cell(f"<code>{text(name)}</code>"), figures(fit.values[k], _digits(size, sd, 7)), interval,
+        unit_of(fit.units, name.removeprefix("start.")), figures(sd, 2), relative,
         figures(fit.initial[k], 5), remark,
     ]  # fmt: skip
 
