@@ -58,6 +58,7 @@ LAYERS = [
     "record",
     "validity",
     "rhythm",
+    "flat",
     "firing",
     "search",
     "attempt",

@@ -7,6 +7,7 @@ time derivative along the flow does (the hidden constraint, M36).
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .factors import invert, structure_of
-from .implicit import attach, newton, still
+from .implicit import attach, newton, own_moves, still
 from .leaves import Leaves
 from .linalg import (
     Layout,
@@ -31,6 +32,7 @@ from .model import At, Model, Par
 from .sparsity import Pattern
 
 SINGULAR = 1e-13  # pivots this far apart: z is not determined
+STEEP = 1e5  # g_z is another one where x moves by a hundred thousandth: close to a singular point
 FOLLOWED = 64  # algebraic numbers up to which g_z is compared between the ends of a step
 COLLAPSE = 1e-3  # a pivot of which a step leaves less than this has come to a singular point
 
@@ -103,8 +105,32 @@ def solved(model: Model, at: At, par: Par) -> tuple[At, Any]:
         root = attach(residual, guess, factors, 1)
         found = jnp.isfinite(mean_square(root))
     else:
-        root, found = newton(residual, guess, layout(model))
+        root, found = newton(residual, guess, layout(model), moves=_moves(model, at, par))
     return at._replace(z=_cast(model, layout(model).unpack(root), at)), found
+
+
+def _moves(model: Model, at: At, par: Par) -> Any:
+    """How the equations for z change where all they are given moves by its own size.
+
+    And where the state goes on along the flow for as long as it has gone."""
+    rows = Layout(model.constraint.rows)  # type: ignore[union-attr]
+    n = len(at.w)
+
+    def moves(z: Vec) -> Vec:
+        leaves, given = layout(model).unpack(z), (at.tau, *at.w, *par.theta)
+
+        def of(given: Leaves) -> Vec:
+            here = At(given[0], given[1 : 1 + n], at.i, leaves)
+            return rows.pack(hidden(model, here, par._replace(theta=given[1 + n :])))
+
+        on = (jnp.ones(()), *model.flow(at._replace(z=leaves), par))
+        ways = [
+            jnp.concatenate([way, (at.tau * k if k is not None else 0.0 * v).astype(v.dtype)[None]])
+            for way, v, k in itertools.zip_longest(own_moves(given), given, on)
+        ]
+        return jax.vmap(lambda way: jax.jvp(of, (given,), (way,))[1])(tuple(ways))
+
+    return moves
 
 
 def begun(model: Model, at: At, par: Par) -> At:
@@ -201,28 +227,29 @@ def regularity(model: Model, at: At, par: Par) -> Any:
     return jnp.nan_to_num(conditioning(factor(jac)), nan=0.0)
 
 
+def steepness(model: Model, at: At, par: Par) -> Any:
+    """How much of itself g_z changes where t and x move by about their own size, and z with them.
+
+    Whatever the units, and whatever the size of z: multipliers may well be zero together.
+    """
+    none = tuple(jnp.zeros_like(v) for v in at.z)
+
+    def change(way: Leaves) -> Any:
+        return turning(model, at, par, way[0], way[1:], none, jnp.ones((), bool))[0]
+
+    return jnp.max(jax.vmap(change)(own_moves((at.tau, *at.w[: model.nx]))))
+
+
 def near_impasse(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any:
-    """Whether z is about to be undetermined: its share in the equations has become tiny.
+    """Whether z is about to be undetermined: a hair's breadth away, g_z is another one.
 
     Asked where a solve gives up, to name the cause. `k` is the flow there.
     """
+    flat = ~(regularity(model, at, par) > SINGULAR)
     if model.pattern is not None:
-        return regularity(model, at, par) == 0.0
-    full = Layout((*model.x_shapes, *layout(model).shapes))
-    rows, n = Layout(model.constraint.rows), model.nx  # type: ignore[union-attr]
-
-    def residual(y: Vec) -> Vec:
-        leaves = full.unpack(y)
-        here = at._replace(w=(*leaves[:n], *at.w[n:]), z=leaves[n:])
-        return rows.pack(hidden(model, here, par))
-
-    y = full.pack((*at.w[:n], *at.z))
-    weighed = dense(jacobian(residual, y)) * _entries(y)[None, :]
-    weighed = weighed / jnp.max(jnp.abs(weighed), axis=1, keepdims=True)
-    share = weighed[:, weighed.shape[1] - rows.size :]
-    pivots = conditioning(factor(share)) if rows.size > 1 else jnp.abs(share[0, 0])
-    weak = ~(jnp.minimum(pivots, jnp.max(jnp.abs(share))) > 1e-5)
-    return weak | _runs_away(model, at, par, k, atol)
+        return flat
+    steep = ~(steepness(model, at, par) < STEEP)
+    return steep | flat | _runs_away(model, at, par, k, atol)
 
 
 def followed(model: Model) -> bool:

@@ -14,10 +14,10 @@ from .firing import guard_slopes, rounding
 from .invariants import residuals
 from .model import Action, At, Model, Par
 from .projection import projected, slopes
-from .rank import equation_names, floats, gap, state_names
+from .rank import WELL, equation_names, floats, gap, state_names, unsettled
 from .record import accumulation, action_of
 from .results import Result
-from .surface import two_sides
+from .surface import in_turn, two_sides
 from .system import Instant
 from .tables import algebraic_names, named
 
@@ -114,9 +114,11 @@ def _at_a_guard(plain: Explanation, model: Model, at: At, par: Par) -> Explanati
 
 def _chatters(plain: Explanation, sol: Any) -> Explanation:
     """The surface, and where the flows of both sides lead."""
-    sides = two_sides(sol)
+    sides, turns = two_sides(sol), in_turn(sol)
     if sides is None:
         return plain
+    if turns and sides.above * sides.below >= 0:  # the flows do not point at each other
+        return plain._replace(what=turns.words, values=turns.values, event=turns.names[0])
     names = sol.spec.model.x.names()
     flows = [
         ", ".join(f"{n or 'x'}' = {_number(v)}" for n, v in list(zip(names, flow, strict=True))[:6])
@@ -181,7 +183,7 @@ def _algebraic(sol: Any, result: Result, fired: Action | None) -> Explanation:
     undefined = _undefined(model, at, par) if result in UNDETERMINED else None
     if undefined:
         return Explanation(*undefined, values)
-    what = f"{result.what} {words} {determination(model, at, par)}"
+    what = f"{result.what} {words} {determination(model, at, par, result)}"
     near = ahead(sol, NEAR) if fired is None and int(sol.tape.n) else []
     what += "".join(f" And {c.words}." for c in near)
     hint = _slope_guess(sol, result, fired)
@@ -226,8 +228,8 @@ def residual_words(model: Model, at: At, par: Par, result: Result) -> str:
     return " ".join(out)
 
 
-def determination(model: Model, at: At, par: Par) -> str:
-    """How well the equations determine z."""
+def determination(model: Model, at: At, par: Par, result: Result | None = None) -> str:
+    """How well the equations determine z; where they do so well, what did not settle."""
     rule = model.constraint
     assert rule is not None
     matrix = np.asarray(slopes(model, at, par))
@@ -242,6 +244,8 @@ def determination(model: Model, at: At, par: Par) -> str:
         return missing.words
     _, sizes, directions = np.linalg.svd(matrix)
     number = np.inf if sizes[-1] == 0 else sizes[0] / sizes[-1]
+    if number < WELL and result is not None:
+        return unsettled(model, at, par, matrix, what, result == Result.singular)
     weakest = int(np.argmax(np.abs(directions[-1])))
     return (
         f"The condition number of {what} is {number:.3g}; least determined is "

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from .consistent import SINGULAR, attached, begun, hidden, regularity, solved, violated
 from .control import FORGOTTEN
+from .flat import flattened
 from .invariants import broken
 from .leaves import Leaves, blank, select
 from .locate import ABOVE, BELOW, FIRED, FRESH, INACTIVE, fires
@@ -189,7 +190,10 @@ def settle(
     starting: bool = False,
 ) -> Carry:
     """The loop's state after a jump to `at` (or at the start), with the next firing chosen."""
-    here = staged(lambda: _evaluate(model, at, par))
+    first = staged(lambda: _evaluate(model, at, par))
+    here = first
+    if not starting:
+        here = flattened(model, first, par, c.sides, guard_slopes, asked(knobs)[0])
     sides, together, due = staged(
         lambda: _guards_after(model, par, c, here, fired, member, starting)
     )

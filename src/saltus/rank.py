@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .consistent import hidden
+from .consistent import hidden, steepness
 from .culprits import spelled
 from .leaves import numbered
 from .model import At, Model, Par
@@ -15,6 +15,7 @@ from .projection import slopes
 FLAT = 1e-12  # a singular value below this, of equations and states in their own scales, is zero
 PART = 1e-6  # of a unit vector: entries that take part in it
 MOST = 300  # algebraic numbers for which this is looked at
+WELL = 1e8  # a condition number that is no reason for anything
 SHOWN = 6  # names in a sentence
 
 
@@ -132,3 +133,25 @@ def _names(names: list[str]) -> str:
 def _equations(names: list[str]) -> str:
     shown = ", ".join(f'"{name}"' for name in names[:SHOWN])
     return f"Equation {shown} changes" if len(names) == 1 else f"Equations {shown} change"
+
+
+def unsettled(model: Model, at: At, par: Par, matrix: Any, what: str, singular: bool) -> str:
+    """What did not settle where `matrix`, called `what`, determines z well."""
+    if singular:
+        share = 1e-5 * float(steepness(model, at, par))
+        return (
+            f"At this state {what} is still regular, but it changes by {share:.3g} times itself "
+            "where the states move by a hundred thousandth: it is singular right ahead."
+        )
+    names = state_names(model)
+    rows, z = (
+        np.concatenate([np.ravel(np.asarray(v)) for v in leaves])
+        for leaves in (hidden(model, at, par), at.z)
+    )
+    step = np.linalg.solve(matrix, rows)
+    last = int(np.argmax(np.abs(step)))
+    return (
+        f"{what} determines z well here: what did not settle is Newton's iteration for z, or for "
+        f"the stages of a step. At {names[last]} = {z[last]:.3g} the next correction of "
+        f"{names[last]} is {-step[last]:.3g}."
+    )

@@ -24,6 +24,46 @@ class Sides(NamedTuple):
     flow_below: Leaves
 
 
+class Turns(NamedTuple):
+    """Two events that fire in turn, and how fast the guard of each changes after the other."""
+
+    names: tuple[str, str]
+    slopes: tuple[float, float]
+
+    @property
+    def words(self) -> str:
+        (b, a), (of_b, of_a) = self
+        return (
+            f'Events "{a}" and "{b}" fire in turn at one instant, each right after the other. '
+            f'After "{a}" the guard of "{b}" changes by {of_b:.6g} per unit of time, after "{b}" '
+            f'that of "{a}" by {of_a:.6g}: both go to their firing side.'
+        )
+
+    @property
+    def values(self) -> dict[str, float]:
+        (b, a), (of_b, of_a) = self
+        return {f'slope of "{b}" after "{a}"': of_b, f'slope of "{a}" after "{b}"': of_a}
+
+
+def in_turn(sol: Any) -> Turns | None:
+    """The last two events, where they are not the two sides of one surface."""
+    tape, model = sol.tape, sol.spec.model
+    n = int(tape.n)
+    fired = [(k, int(action_of(int(tape.kind[k])))) for k in range(n - 1, max(n - 5, -1), -1)]
+    own = fired[0][1] if fired else -1
+    others = [(k, place) for k, place in fired if place >= 0 and place != own]
+    if own < 0 or not others:
+        return None
+    last, first = (model.actions[place] for place in (own, others[0][1]))
+    if last.kind != "guard" or first.kind != "guard" or last.kink or first.kink:
+        return None
+    slopes = []
+    for action, row, at in ((last, n - 1, tape.state(n - 1)), (first, others[0][0], tape.end)):
+        member = int(tape.member[0][row]) if tape.member else 0
+        slopes.append(_slope(model, action, at, at, tape.par(), member)[0])
+    return Turns((last.name, first.name), (slopes[0], slopes[1]))
+
+
 def two_sides(sol: Any) -> Sides | None:
     """The guard at which a solve chatters, seen from both of its sides."""
     tape, model = sol.tape, sol.spec.model

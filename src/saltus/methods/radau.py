@@ -142,10 +142,11 @@ class RadauStepper:
 
         if kept:
             kept = reuse.renewed(kept, h, jac, factors)
-            real, pair = kept.factors
+            (real, pair), slopes = kept.factors, kept.jac
         else:
-            real, pair = factors(jac(), h)
-        scale = field.scale(goal, y, jnp.minimum(jnp.abs(h), 1.0))
+            slopes = jac()
+            real, pair = factors(slopes, h)
+        scale = field.felt(field.scale(goal, y, jnp.minimum(jnp.abs(h), 1.0)), slopes, h)
         state = _newton(field, goal, h, y, mass, scale, (real, pair), _predicted(memory, h))
         inc = _untransformed(state.w)
         stages = [add((1.0, y), (1.0, z)) for z in inc]

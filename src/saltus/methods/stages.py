@@ -11,7 +11,7 @@ import numpy as np
 
 from ..factors import structure_of
 from ..leaves import Leaves
-from ..linalg import Layout, Vec, times
+from ..linalg import Layout, Vec, dense, times
 from ..model import At, Model, Par
 from .base import Goal
 
@@ -79,6 +79,23 @@ class Field(NamedTuple):
             return out
         n = [1.0] * model.nx
         return times(out, self.layout.weights([*n, *[1.0 / relax] * model.n_z]))
+
+    def felt(self, scale: Vec, jac: Any, h: Any) -> Vec:
+        """The scale with multipliers measured by what they do to x, wherever they are near zero.
+
+        An error e of a multiplier moves x by `h f_z e`. One that moves it by a hundredth of what
+        x is allowed counts as nothing, so that the units of a multiplier do not matter (M92).
+        """
+        rule = self.model.constraint
+        if rule is None or min(rule.index) == 1 or self.layout.structure is not None:
+            return scale
+        n = sum(self.layout.sizes[: self.model.nx])
+        allowed = jnp.stack(scale) if self.layout.scalar else scale[0]
+        share = jnp.abs(h * dense(jac)[:n, n:]) / allowed[:n, None]
+        most = jnp.max(share, axis=0)
+        least = jnp.where(most > 0, 0.01 / jnp.where(most > 0, most, 1.0), 0.0)
+        whole = jnp.concatenate([allowed[:n], jnp.maximum(allowed[n:], least)])
+        return tuple(whole) if self.layout.scalar else (whole,)
 
 
 @functools.lru_cache(maxsize=512)
