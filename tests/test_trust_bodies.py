@@ -99,7 +99,7 @@ def fired(guard):
     """x' = 1 until the guard rises through zero, then x jumps by 2 t."""
     reset = lambda now, p: now.replace(x={"x": now.x["x"] + 2 * now.t})
     event = Event("e", guard, reset, direction="rising")
-    system = HybridSystem(lambda now, p: {"x": 1.0}, events=[event])
+    system = HybridSystem(lambda now, p: {"x": 1.0}, events=(event,))
     return solve(system, Instant(0.0, {"x": 0.0}), 1.0, 1.7, throw=False)
 
 
@@ -140,7 +140,7 @@ def dipped(width, depth, dae=False):
     dip = lambda x, p: 1 - depth * jnp.exp(-(((x - 5.03) / p) ** 2))
     event = Event("dip", lambda now, p: now.z["g"] if dae else dip(now.x["x"], p))
     rows = (lambda now, p: {"g": now.z["g"] - dip(now.x["x"], p)}) if dae else None
-    system = HybridSystem(lambda now, p: {"x": 1.0}, constraint=rows, events=[event])
+    system = HybridSystem(lambda now, p: {"x": 1.0}, constraint=rows, events=(event,))
     start = Instant(0.0, {"x": 0.0}, z={"g": 1.0}) if dae else Instant(0.0, {"x": 0.0})
     return solve(system, start, width, 10.0)
 

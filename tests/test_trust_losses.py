@@ -24,7 +24,7 @@ def turned(now, p):
 
 WALL = HybridSystem(
     lambda now, p: {"u": now.x["v"], "v": 0.0},
-    events=[Event("wall", lambda now, p: now.x["u"] - 1.0, turned, direction="rising")],
+    events=(Event("wall", lambda now, p: now.x["u"] - 1.0, turned, direction="rising"),),
 )
 
 

@@ -91,7 +91,7 @@ def numbers_of(p: Any, owner: str) -> tuple[Any, Callable[[Any], Any]]:
     return numbers, lambda q: eqx.combine(q, others)
 
 
-_JITTED = type(jax.jit(lambda: 0)), type(eqx.filter_jit(lambda: 0))
+_JITTED: Any = (type(jax.jit(lambda: 0)), type(eqx.filter_jit(lambda: 0)))
 
 
 def uncompiled(fn: Callable) -> Callable:

@@ -249,8 +249,8 @@ def _unseen(sol: Solution, found: Between, unsure: Any) -> Any:
     falls, rises = found.shape.falls, found.shape.rises
     bad = jnp.where(way < 0, falls, jnp.where(way > 0, rises, falls | rises))
     held, left, right, allowed = still((sol, found.left, found.right, unsure))
-    hidden = dips(held, left, right, flat_guards, allowed)
-    return jnp.any((bad | hidden) & found.valid)
+    seen = dips(held, left, right, flat_guards, allowed)
+    return jnp.any(((bad & ~seen.clear) | seen.hidden) & found.valid)
 
 
 def _order(rows: Fired) -> Any:

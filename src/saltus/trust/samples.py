@@ -16,14 +16,17 @@ import jax.numpy as jnp
 
 from ..consistent import attached
 from ..leaves import Leaves
+from ..locate import cubic, lowest, value_of
 from ..model import At, Model, Par
 from ..readout import Tape
 from ..solution import Solution
-from .outline import Edge, quintic
+from .outline import Edge, quintic, value_at
 
 EACH = tuple((2 * k + 1) / 16 for k in range(8))  # places in every row
 SPAN = 512  # places in the whole span
 FAR = 0.05  # of the largest value that the guard has in the row
+PART = 0.02  # of a dip that a cubic through two places and their slopes may miss
+MANY = 32  # places in a row that say more than the polynomial of the guard
 SURE = 10  # times the tolerance
 LARGE = 64  # algebraic numbers beyond which they are not solved for at all places
 
@@ -88,34 +91,68 @@ def _spread(sol: Solution) -> tuple[Any, Any]:
     return row, jnp.clip((t - times[row]) / jnp.where(h > 0, h, 1.0), 0.0, 1.0)
 
 
-def dips(sol: Solution, left: Edge, right: Edge, flat: Any, unsure: Any) -> Any:
-    """(rows, guards): whether a guard is on the other side of zero inside of a row.
+class Dips(NamedTuple):
+    """(rows, guards) each."""
+
+    hidden: Any  # a guard is on the other side of zero inside of the row
+    clear: Any  # it is on one side, at so many places that its own polynomial does not count
+
+
+def dips(sol: Solution, left: Edge, right: Edge, flat: Any, unsure: Any) -> Dips:
+    """What guards do inside of rows, at places there and all over the span.
 
     `unsure` is how far off guards may be where rows start. Systems with many algebraic states are
     left out."""
     tape = sol.tape
     if left.value.size == 0 or sum(v[0].size for v in tape.z) > LARGE:
-        return jnp.zeros(left.value.shape, bool)
+        none = jnp.zeros(left.value.shape, bool)
+        return Dips(none, none)
     count = left.value.shape[0]
     every = jnp.arange(count)
     spread = _spread(sol)
     rows = jnp.concatenate([jnp.repeat(every, len(EACH)), spread[0]])
     parts = jnp.concatenate([jnp.tile(jnp.asarray(EACH), count), spread[1]])
-    values, off = _guards(sol, flat, rows, parts)
+    values, slopes, off = _guards(sol, flat, rows, parts)
+    most = lambda v, at=rows: jax.ops.segment_max(v.astype(jnp.int32), at, num_segments=count) > 0
     first, last = _side(left, unsure[:-1]), _side(right, unsure[1:])
     allowed = SURE * jnp.maximum(unsure[:-1], unsure[1:])[rows] + off
     sign = jnp.where(jnp.abs(values) > allowed, jnp.sign(values), 0.0)
     known = (first * last != 0)[rows]
     other = known & (sign * first[rows] < 0) & (sign * last[rows] < 0)
-    unknown = known & jnp.isnan(values)
-    found = jax.ops.segment_max((other | unknown).astype(jnp.int32), rows, num_segments=count)
     # From one side to the other: not back again in between.
     place = parts[:, None]
     late = jnp.where(sign == first[rows], place, -1.0)
     early = jnp.where(sign == last[rows], place, 2.0)
     late = jax.ops.segment_max(late, rows, num_segments=count)
     early = jax.ops.segment_min(early, rows, num_segments=count)
-    return (found > 0) | ((first * last < 0) & (early < late))
+    back = (first * last < 0) & (early < late)
+    near, far = (jax.tree.map(lambda v: v[rows], edge) for edge in (left, right))
+    wrong = jnp.abs(values - value_at(near, far, place))  # of the polynomial of the guard itself
+    poor = wrong > 0.01 * jnp.abs(values) + allowed
+    inner = slice(-SPAN, None)
+    low = _lows(spread, values[inner], slopes[inner]) & (poor[inner][:-1] | poor[inner][1:])
+    unknown = known & jnp.isnan(values)
+    hidden = most(other | unknown) | back | most(low & known[inner][:-1], spread[0][:-1])
+    many = jax.ops.segment_sum(jnp.ones(SPAN), spread[0], num_segments=count) >= MANY
+    same = (first * last > 0) & ~hidden
+    return Dips(hidden, same & many[:, None] & most(poor))
+
+
+def _lows(spread: tuple[Any, Any], values: Any, slopes: Any) -> Any:
+    """Whether a guard comes to zero between two places, by the cubic through them.
+
+    It may be off by a small part of how deep the guard goes between them."""
+    rows, parts = spread
+    gap = (parts[1:] - parts[:-1])[:, None]
+    side = jnp.sign(values[:-1])
+    curve = cubic(
+        side * values[:-1], side * values[1:], side * gap * slopes[:-1], side * gap * slopes[1:]
+    )
+    turn = lowest(curve)
+    low = value_of(curve, turn)
+    high = jnp.maximum(side * values[:-1], side * values[1:])
+    inside = (rows[1:] == rows[:-1])[:, None] & (values[:-1] * values[1:] > 0)
+    return inside & (turn < 1) & (low < PART * (high - low))
 
 
 def _side(edge: Edge, unsure: Any) -> Any:
@@ -124,8 +161,8 @@ def _side(edge: Edge, unsure: Any) -> Any:
     return jnp.where(clear, jnp.sign(edge.value), jnp.sign(edge.slope))
 
 
-def _guards(sol: Solution, flat: Any, rows: Any, parts: Any) -> tuple[Any, Any]:
-    """The guards at places in rows, and how far the polynomial may be off there."""
+def _guards(sol: Solution, flat: Any, rows: Any, parts: Any) -> tuple[Any, Any, Any]:
+    """The guards at places in rows, their slopes, and how far the states may be off there."""
     model, tape = sol.spec.model, sol.tape
     par = tape.par()
     ends = _ends(model, tape, par)
@@ -139,12 +176,12 @@ def _guards(sol: Solution, flat: Any, rows: Any, parts: Any) -> tuple[Any, Any]:
         there = attached(model, there, par, 2) if algebraic else there
         return flat(model, model.guard_values(there, par))
 
-    def place(k: Any, u: Any) -> tuple[Any, Any]:
+    def place(k: Any, u: Any) -> tuple[Any, Any, Any]:
+        one = jnp.ones_like(u)
+        value, slope = jax.jvp(lambda u: guards(k, u, algebraic), (u,), (one,))
         if algebraic:
-            value = guards(k, u, True)
-            return value, FAR * jnp.abs(value) + FAR * _scale(tape, model, par, flat, k)
-        value = guards(k, u, False)
-        return value, jnp.abs(value - guards(k, u, True))
+            return value, slope, FAR * (jnp.abs(value) + _scale(tape, model, par, flat, k))
+        return value, slope, jnp.abs(value - guards(k, u, True))
 
     return jax.vmap(place)(rows, parts)
 
