@@ -188,9 +188,10 @@ def every(period: Any, offset: Any = 0.0) -> Ticks:
 
     Both may be numbers or functions `(now, p) -> value`, evaluated at the start of the solve.
     """
-    known = not callable(period) and not is_tracer(period)
-    if known and not (np.all(np.asarray(period) > 0) and np.all(np.isfinite(period))):
-        raise ValueError(f"every: the period is {period}, expected a positive number.")
+    if not callable(period) and not is_tracer(period):
+        length: Any = np.asarray(period)
+        if not np.all((length > 0) & np.isfinite(length)):
+            raise ValueError(f"every: the period is {period}, expected a positive number.")
     return Ticks(period, offset)
 
 
