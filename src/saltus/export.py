@@ -20,7 +20,7 @@ from .extras import need
 from .results import KINDS, Result
 from .solution import EventLog, Presented, Stats, check_inside, check_lane
 from .system import Instant
-from .tables import algebraic_names, is_traced, label, mode_name, named, unit_of
+from .tables import algebraic_names, is_traced, label, mode_name, named, unit_of, write_columns
 from .visits import tolerance
 
 FORMAT = 1
@@ -297,6 +297,15 @@ def to_pandas(sol: Any) -> Any:
     columns = labelled(sol.y, axes, sol.units)
     index = pd.Index(np.atleast_1d(np.asarray(sol.t)), name=label("t", sol.units))
     return pd.DataFrame({k: np.atleast_1d(v) for k, v in columns.items()}, index=index)
+
+
+def to_csv(sol: Any, path: Any) -> Path:
+    """The saved outputs as a CSV file."""
+    _numbers(sol, "sol.to_csv()")
+    if np.ndim(sol.result):
+        raise ValueError("sol.to_csv(): this is a batch of solutions. Write sol[k].to_csv(path).")
+    columns = {label("t", sol.units): sol.t, **labelled(sol.y, np.ndim(sol.t), sol.units)}
+    return write_columns(Path(path), {k: np.atleast_1d(v) for k, v in columns.items()})
 
 
 def _cut(log: EventLog) -> EventLog:

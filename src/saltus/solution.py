@@ -173,6 +173,12 @@ class Presented:
 
         return to_pandas(self)
 
+    def to_csv(self, path: Any) -> Any:
+        """Write the saved outputs to a CSV file, units in its header, and return its path."""
+        from .export import to_csv
+
+        return to_csv(self, path)
+
     def to_xarray(self) -> Any:
         """A dataset of the saved outputs along `t`, units as attributes. Needs the extra `data`."""
         from .export import to_xarray

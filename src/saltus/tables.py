@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -276,3 +278,21 @@ def _short(value: Any) -> str:
     if value.ndim == 0:
         return number(value)
     return "[" + ", ".join(number(v, 4) for v in value.reshape(-1)) + "]"
+
+
+# -- files ---------------------------------------------------------------------------------------
+def write_columns(path: Path, columns: Any) -> Path:
+    """A file with one named column after the other."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_cell(v) for v in row] for row in zip(*columns.values(), strict=True))
+    return path
+
+
+def _cell(value: Any) -> Any:
+    """Floats so that they read back as they were; NaN as an empty cell."""
+    value = value.item() if hasattr(value, "dtype") else value
+    if isinstance(value, float):
+        return "" if np.isnan(value) else repr(value)
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -40,6 +41,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--events", metavar="EVENTS.csv", type=Path, action="append", default=[],
         help="observed events; once for each data file, in their order")  # fmt: skip
+    add("--columns", metavar="COLUMN=NAME", action="append", default=[],
+        help="height_m=h: what a column is in the model; comment= leaves it out")  # fmt: skip
+    add("--t0", metavar="TIME",
+        help="the time or date (2026-01-31T12:30) that is zero (default: the first date)"
+        )  # fmt: skip
     add("--free", metavar="NAMES", help="what is fitted: k,c,start.v (default: the model's)")
     add("--bounds", metavar="NAME=LOW:HIGH", action="append", default=[],
         help="k=0:10; either side may be empty; may be repeated")  # fmt: skip
@@ -125,7 +131,22 @@ def _experiments(args: argparse.Namespace) -> list[Any]:
             "each, in the same order."
         )
     events = args.events or [None] * len(args.data)
-    return [Experiment(d, events=e, t1=args.t1) for d, e in zip(args.data, events, strict=True)]
+    columns = dict(_column(part) for text in args.columns for part in listed(text))
+    t0 = args.t0
+    with contextlib.suppress(TypeError, ValueError):
+        t0 = float(args.t0)
+    return [
+        Experiment(d, events=e, t1=args.t1, columns=columns, t0=t0)
+        for d, e in zip(args.data, events, strict=True)
+    ]
+
+
+def _column(text: str) -> tuple[str, str | None]:
+    """`height_m=h`, or `comment=` for one that is left out."""
+    column, mark, name = text.partition("=")
+    if not mark or not column.strip():
+        raise UsageError(f'--columns "{text}": expected COLUMN=NAME, like height_m=h.')
+    return column.strip(), name.strip() or None
 
 
 def _pairs(option: str, given: list[str], example: str) -> list[tuple[str, str]]:
@@ -199,6 +220,8 @@ def as_data(found: Any) -> dict[str, Any]:
             for k, name in enumerate(names)
         },
         "noise": plain(found.noise),
+        "noise_origin": found.noise_origin,
+        "undetermined": found.undetermined,
         "correlation": plain(found.correlation),
         "weak": list(found.weak),
         "iterations": len(found.history),

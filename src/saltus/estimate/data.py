@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..tables import unit_of
-
-TIME = ("t", "time", "Time", "T")
-MISSING = ("", "na", "nan", "n/a", "null", "none", "-")
-HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\[(?P<unit>[^\[\]]*)\])?$")
+from ..io.data_files import TIME, Words, converted, model_times, seconds, split, table_of
 
 
 class Measured(NamedTuple):
@@ -31,14 +25,18 @@ class Measured(NamedTuple):
 class Experiment:
     """One run of the real system: what was measured, and how it was run.
 
-    `data` is the path of a CSV file, a data frame, a mapping of columns with the times under "t",
-    or a mapping `{output: (times, values)}` where outputs have times of their own. NaN and empty
-    cells are missing. `start` (an `Instant` or a function of p), `set` (parameters that differ in
-    this run, by name) and `t1` are its own; what is not given is the model's. `events` are observed
-    event times, `{"bounce": [0.64, 1.5]}` or a table with columns `t` and `event`. `sd` are
-    standard deviations of the measurements: a number per output, or an array per point; those of
-    event times under the event's name. `columns` renames columns, `{"height_m": "h"}`; a column
-    renamed to None is left out.
+    `data` is the path of a CSV or Parquet file, a data frame, a mapping of columns with the times
+    under "t", or a mapping `{output: (times, values)}` where outputs have times of their own. NaN
+    and empty cells are missing. `start` (an `Instant` or a function of p), `set` (parameters that
+    differ in this run, by name) and `t1` are its own; what is not given is the model's. `events`
+    are observed event times, `{"bounce": [0.64, 1.5]}` or a table with columns `t` and `event`.
+    `sd` are standard deviations of the measurements, in the model's units: a number per output, or
+    an array per point; those of event times under the event's name.
+
+    `columns` renames columns, `{"height_m": "h"}`; a column renamed to None is left out, and so is
+    one that the model does not have, with a note. Columns in another unit, `h [cm]`, are converted
+    (extra `units`). Times may be dates: they count in the model's unit of time from the first, or
+    from `t0`.
     """
 
     data: Any = None
@@ -49,6 +47,7 @@ class Experiment:
     sd: Mapping[str, Any] | float | None = None
     columns: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     name: str | None = None
+    t0: Any = None
 
 
 def experiments(data: Any) -> list[Experiment]:
@@ -68,86 +67,15 @@ def experiments(data: Any) -> list[Experiment]:
     return [dataclasses.replace(e, name=n) for e, n in zip(made, names, strict=True)]
 
 
-# -- tables ---------------------------------------------------------------------------------------
-def read_csv(path: Any) -> dict[str, Any]:
-    """The columns of a CSV file; columns of words stay words."""
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(f"data: there is no file {path}.")
-    text = path.read_text(encoding="utf-8-sig")
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    if len(lines) < 2:
-        raise ValueError(f"data: {path} has no rows under a header.")
-    mark = max(",;\t", key=lines[0].count)
-    head, *rows = csv.reader(lines, delimiter=mark)
-    head = [h.strip() for h in head]
-    short = [k for k, row in enumerate(rows, 2) if len(row) != len(head)]
-    if short:
-        raise ValueError(
-            f"data: {path} has {len(head)} columns, but line {short[0]} has "
-            f"{len(rows[short[0] - 2])} cells."
-        )
-    columns = zip(*rows, strict=True)
-    return {h: _cells(cells, mark) for h, cells in zip(head, columns, strict=True)}
-
-
-def _cells(cells: Sequence[str], mark: str) -> np.ndarray:
-    """Numbers where all cells are numbers (with a decimal comma in files of semicolons)."""
-    words = [c.strip() for c in cells]
-    try:
-        return np.array(
-            [
-                np.nan if w.lower() in MISSING else float(w.replace(",", ".") if mark == ";" else w)
-                for w in words
-            ]
-        )
-    except ValueError:
-        return np.array(words, dtype=object)
-
-
-def _table(data: Any) -> dict[str, Any]:
-    """Any table as a mapping of columns."""
-    if isinstance(data, str | Path):
-        return read_csv(data)
-    if hasattr(data, "columns") and hasattr(data, "index"):  # a data frame
-        table = {str(c): data[c].to_numpy() for c in data.columns}
-        names = [split(c)[0] for c in table]
-        index = str(data.index.name or "")
-        if any(name in TIME for name in names):
-            return table
-        if split(index)[0] in TIME or getattr(data.index.dtype, "kind", "") == "f":
-            return {index or "t": data.index.to_numpy(), **table}
-        return table
-    if isinstance(data, Mapping):
-        return dict(data)
-    raise TypeError(
-        f"data: {type(data).__name__} is not a table. Give the path of a CSV file, a data frame, "
-        'or a mapping {"t": times, "h": values}.'
-    )
-
-
-def split(header: str) -> tuple[str, str]:
-    """`h [m]` as name and unit; `q[0]` is a name."""
-    found = HEADER.match(header.strip())
-    name, unit = (found["name"], found["unit"]) if found else (header, None)
-    if unit is None or re.fullmatch(r"[\d,\s]+", unit):
-        return header.strip(), ""
-    return name, unit
-
-
+# -- outputs --------------------------------------------------------------------------------------
 def series(experiment: Experiment, outputs: Sequence[str], units: Any) -> dict[str, Measured]:
     """The measured outputs of an experiment, by the model's names, without missing values."""
     if experiment.data is None:
         return {}
-    table = _table(experiment.data)
-    renamed = dict(experiment.columns)
-    columns: dict[str, Any] = {}
-    for header, values in table.items():
-        name, unit = split(header)
-        name = renamed.get(header, renamed.get(name, name))
-        if name is not None:
-            columns[_output(name, unit, outputs, units)] = values
+    columns, strange = _columns(experiment, outputs, units)
     t = columns.pop("t", None)
+    if not columns and strange:
+        raise ValueError(_no_output(strange[0], outputs))
     found = {}
     for name, values in columns.items():
         times, values = values if isinstance(values, tuple) else (t, values)
@@ -156,55 +84,80 @@ def series(experiment: Experiment, outputs: Sequence[str], units: Any) -> dict[s
                 f"data: no times for {name}. Call the time column t, or give "
                 f'{{"{name}": (times, values)}}.'
             )
+        times = model_times(name, times, experiment.t0, units)
         found[name] = _clean(experiment, name, times, values)
     return {name: m for name, m in found.items() if m.t.size}
 
 
-def _output(name: str, unit: str, outputs: Sequence[str], units: Any) -> str:
-    """The model's name for a column."""
+def _columns(
+    experiment: Experiment, outputs: Sequence[str], units: Any
+) -> tuple[dict[str, Any], list[str]]:
+    """The columns that the model knows, in its units; and the names of the others."""
+    columns: dict[str, Any] = {}
+    strange = []
+    renamed = dict(experiment.columns)
+    for header, values in table_of(experiment.data).items():
+        name, unit = split(header)
+        asked = header in renamed or name in renamed
+        name = renamed.get(header, renamed.get(name, name))
+        if name is None:
+            continue
+        known = _output(name, outputs)
+        if known is None and asked:
+            raise ValueError(_no_output(name, outputs))
+        if known is None:
+            strange.append(name)
+            continue
+        if known in columns:
+            raise ValueError(
+                f'data: two columns are "{known}" of the model. Leave one of them out.'
+            )
+        dates = known == "t" and isinstance(values, Words)
+        columns[known] = values if dates else converted(name, known, values, unit, units)
+    return columns, strange
+
+
+def ignored(listed: Sequence[Experiment], outputs: Sequence[str], units: Any) -> str:
+    """Columns that were not used, in words."""
+    names: dict[str, None] = {}
+    for e in listed:
+        if e.data is not None:
+            names.update(dict.fromkeys(_columns(e, outputs, units)[1]))
+    if not names:
+        return ""
+    hint = ""
+    for name in names:
+        for near in difflib.get_close_matches(name, outputs, 1, 0.75):
+            hint = f' If {name} is {near}, write columns={{"{name}": "{near}"}}.'
+    few = ", ".join(list(names)[:8]) + (", ..." if len(names) > 8 else "")
+    return f" Columns that the model does not have were ignored: {few}.{hint}"
+
+
+def _output(name: str, outputs: Sequence[str]) -> str | None:
+    """The model's name for a column; None if it has none."""
     if name in TIME and name not in outputs:
-        _same_unit(name, "t", unit, units)
         return "t"
     ends = [o for o in outputs if o.rpartition(".")[2] == name]
     aliases = {"x" + o[1:]: o for o in outputs if o.startswith("y[")} | {"x": "y"}
     known = name if name in outputs else ends[0] if len(ends) == 1 else aliases.get(name, "")
-    if known not in outputs:
-        near = difflib.get_close_matches(name, outputs, n=2, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(
-            f'data: column "{name}" is no output of the model, which are {", ".join(outputs)}.'
-            f'{hint} Rename it, Experiment(columns={{"{name}": ...}}) (None leaves it out), or add '
-            "it to output= of the system."
-        )
-    _same_unit(name, known, unit, units)
-    return known
+    return known if known in outputs else None
 
 
-def _same_unit(name: str, known: str, unit: str, units: Any) -> None:
-    own = unit_of(units, known)
-    if unit and own and unit.replace(" ", "") != own.replace(" ", ""):
-        raise ValueError(
-            f'data: column "{name}" is in {unit}, the model has {known} in {own}. '
-            "Convert the column, or correct the unit."
-        )
+def _no_output(name: str, outputs: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, outputs, n=2, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return (
+        f'data: column "{name}" is no output of the model, which are {", ".join(outputs)}.'
+        f'{hint} Rename it, Experiment(columns={{"{name}": ...}}) (None leaves it out), or add '
+        "it to output= of the system."
+    )
 
 
-def _times(name: str, given: Any) -> np.ndarray:
-    """Times as numbers."""
-    given = np.asarray(given)
-    if given.dtype.kind in "mM":
-        raise ValueError(
-            f"data: times of {name} are dates. Convert them to numbers since the start: "
-            "(t - t[0]).total_seconds()."
-        )
-    if given.dtype == object or given.dtype.kind in "US":
-        raise ValueError(f"data: times of {name} have cells that are not numbers.")
-    return given.astype(float)
-
-
-def _clean(experiment: Experiment, name: str, times: Any, values: Any) -> Measured:
-    times, values = _times(name, times), np.asarray(values)
-    if values.dtype == object:
+def _clean(experiment: Experiment, name: str, times: np.ndarray, values: Any) -> Measured:
+    if isinstance(values, Words):
+        raise ValueError(f"data: {values.complaint()}.")
+    values = np.asarray(values)
+    if values.dtype == object or values.dtype.kind in "USMm":
         raise ValueError(f'data: column "{name}" has cells that are not numbers.')
     values = values.astype(float)
     if times.shape != values.shape or times.ndim != 1:
@@ -248,17 +201,17 @@ def event_times(
         lists = {str(k): np.asarray(v, dtype=float) for k, v in given.items()}
     else:
         table = {}
-        for header, values in _table(given).items():
+        for header, values in table_of(given).items():
             name, unit = split(header)
-            table[name] = values
-            if name in TIME:
-                _same_unit(name, "t", unit, units)
+            plain = isinstance(values, Words) or name not in TIME
+            table[name] = values if plain else converted(name, "t", values, unit, units)
         if "event" not in table or not any(name in table for name in TIME):
             raise ValueError(
                 "events: expected columns t and event, or a mapping {name: times}; got "
                 f"{', '.join(table)}."
             )
-        t = _times("events", next(table[name] for name in TIME if name in table))
+        t = next(table[name] for name in TIME if name in table)
+        t = model_times("events", t, experiment.t0, units, _first(experiment))
         kinds = np.asarray([str(k) for k in table["event"]])
         lists = {str(k): t[kinds == k] for k in dict.fromkeys(kinds) if str(k) in events}
         unknown = sorted(set(map(str, kinds)) - set(events))
@@ -276,6 +229,17 @@ def event_times(
         )
         found[name] = Measured(times, times, sd)
     return found
+
+
+def _first(experiment: Experiment) -> float | None:
+    """The first date among the times of the outputs, where they are dates."""
+    if experiment.data is None:
+        return None
+    for header, values in table_of(experiment.data).items():
+        if split(header)[0] in TIME:
+            times, dates = seconds("t", values)
+            return float(np.nanmin(times)) if dates else None
+    return None
 
 
 def _no_event(name: str, events: Sequence[str]) -> str:

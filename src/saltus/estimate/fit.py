@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,19 +21,19 @@ from .fitted import Fit, Fitted, compared
 from .monitor import Monitor, read_checkpoint
 from .noise import likelihood as likelihood_of
 from .objective import LOG, ROWS, Objective
-from .optimisers import LEAST_SQUARES, OUT_OF_ITERATIONS, Limits, is_optax
+from .optimisers import LEAST_SQUARES, OUT_OF_ITERATIONS, Ending, Limits, is_optax
 from .optimisers import optimiser as named_optimiser
 from .predict import LOSSES, How
 from .search import SEARCHES, Found, Search
 from .setup import Setup, scenario_of, set_up
 from .shooting import shoot_and_fit
+from .spread import assumptions, with_noise
 
 MANY = 300  # more free numbers than this are not for least squares by default
 SETTINGS = (
     "loss", "polish", "optimiser", "search", "starts", "segments", "seed", "max_iterations",
     "tolerance", "likelihood", "noise", "options", "t1",
 )  # fmt: skip
-ROUNDS = 12  # of estimating the noise and fitting again
 
 
 def fit(
@@ -112,7 +111,7 @@ def fit(
     )  # fmt: skip
     _check_first(setup, objective, u, search)
     try:
-        found, objective, interrupted = _find(
+        found, objective, origin, interrupted = _find(
             setup, objective, u, plan, monitor, search, polish, segments, chosen
         )
         monitor.end(found.u, found.loss)
@@ -120,7 +119,9 @@ def fit(
         monitor.close()
     settings = _settings(locals(), setup)
     plan = plan.afresh()
-    return _result(setup, objective, found, plan, monitor, chosen, settings, interrupted, clock)
+    return _result(
+        setup, objective, found, plan, monitor, chosen, settings, origin, interrupted, clock
+    )
 
 
 def _check(loss: str, search: str, optimiser: Any, iterations: int) -> None:
@@ -171,7 +172,7 @@ def _check_first(setup: Setup, objective: Objective, u: np.ndarray, search: str)
 def _find(
     setup: Setup, objective: Objective, u: np.ndarray, plan: Search, monitor: Monitor, kind: str,
     polish: bool, segments: int, chosen: Any,
-) -> tuple[Found, Objective, bool]:  # fmt: skip
+) -> tuple[Found, Objective, dict[str, str], bool]:  # fmt: skip
     """Search, estimate the noise, fit again; stopped by hand, the best point so far."""
     points = objective if objective.how.loss == "points" else objective.variant("points")
     try:
@@ -182,7 +183,7 @@ def _find(
             if polish and points is not objective:
                 found = searching.run("local", points, found.u, plan.afresh(), monitor)
         final = points if polish or kind == "shooting" else objective
-        return *_with_noise(setup, final, found, plan.afresh(), monitor, chosen), False
+        return *with_noise(setup, final, found, plan.afresh(), monitor, chosen), False
     except KeyboardInterrupt:
         kept = [c[1] for c in (monitor.best, points.best, objective.best) if c is not None]
         latest = [] if monitor.latest is None else [monitor.latest]  # first, where none is finite
@@ -190,86 +191,24 @@ def _find(
             ((points.value(c), c) for c in [*latest, *kept, u]), key=lambda pair: pair[0]
         )
         found = Found(best, value, False, False, "stopped by hand")
-        return *_with_noise(setup, points, found, plan, monitor, chosen, again=False), True
-
-
-def _with_noise(
-    setup: Setup,
-    objective: Objective,
-    found: Found,
-    plan: Search,
-    monitor: Monitor,
-    chosen: Any,
-    again: bool = True,
-) -> tuple[Found, Objective]:
-    """Standard deviations from the residuals, and a fit with them, until they agree (M52)."""
-    unknown, sd = [name for name in setup.noise if name not in setup.known], dict(setup.noise)
-    for _ in range(ROUNDS):
-        if not unknown or not np.isfinite(found.loss):
-            break
-        new = {**sd, **_estimated(setup, objective, found.u, chosen, unknown, sd)}
-        change = max(abs(np.log(new[name] / sd[name])) for name in unknown)
-        sd = new
-        objective = objective.reweighted(
-            [_own(setup, k, sd, unknown) for k in range(len(setup.runs))]
-        )
-        exact = all(sd[name] <= 1e-7 * setup.noise[name] for name in unknown)
-        alone = len(setup.noise) == 1 and chosen.transform is None
-        alone = alone and not setup.free.believed
-        if exact or alone or not again or change < 0.01:
-            break
-        monitor.enter("noise estimated", objective)
-        found = searching.judged(objective, plan.local(objective, found.u, monitor), plan)
-    return dataclasses.replace(found, loss=objective.value(found.u)), objective
-
-
-def _own(setup: Setup, k: int, sd: Mapping[str, float], unknown: Sequence[str]) -> dict[str, float]:
-    """Estimated deviations of an experiment: where it does not bring its own."""
-    given = {n for n, m in {**setup.measured[k], **setup.events[k]}.items() if m.sd is not None}
-    return {name: sd[name] for name in unknown if name not in given}
-
-
-def _estimated(
-    setup: Setup,
-    objective: Objective,
-    u: np.ndarray,
-    chosen: Any,
-    unknown: Sequence[str],
-    sd: Mapping,
-) -> dict[str, float]:
-    """Root mean square residuals, corrected for the numbers that were fitted."""
-    total: dict[str, list[np.ndarray]] = {name: [] for name in unknown}
-    for e in compared(setup, objective, u, chosen):
-        for name, s in e.outputs.items():
-            if name in total:
-                total[name].append(s.predicted - s.observed)
-        for name, m in e.events.items():
-            if name in total:
-                total[name].append(m.off)
-    found = {name: np.concatenate(parts or [np.zeros(0)]) for name, parts in total.items()}
-    share = max(1.0 - setup.free.size / max(sum(r.size for r in found.values()), 1), 0.1)
-    enough = {n: r for n, r in found.items() if r.size > max(3, setup.free.size) or len(sd) == 1}
-    new = {}
-    for name, r in enough.items():
-        spread = chosen.spread(r, sd[name]) / np.sqrt(share) if r.size else sd[name]
-        new[name] = max(spread, 1e-9 * setup.noise[name])
-    # too few to tell their own noise: as much, relative to their size, as the others have
-    common = [new[n] / setup.noise[n] for n in new]
-    others = float(np.exp(np.mean(np.log(common)))) if common else 0.1
-    return {**new, **{n: others * setup.noise[n] for n in found if n not in new}}
+        if np.isfinite(value):  # perhaps it is one already
+            found = searching.judged(points, Ending(best, False, "stopped by hand"), plan)
+        return *with_noise(setup, points, found, plan, monitor, chosen, again=False), True
 
 
 def _result(
     setup: Setup, objective: Objective, found: Found, plan: Search, monitor: Monitor, chosen: Any,
-    settings: dict, interrupted: bool, clock: float,
+    settings: dict, origin: dict[str, str], interrupted: bool, clock: float,
 ) -> Fit:  # fmt: skip
     u, free = found.u, setup.free
     estimated = any(name not in setup.known for name in setup.noise)
     freedom = float(max(objective.samples() - free.size, 1)) if estimated else None
     certain = sure.certainty(objective, u, freedom)
     blind = estimated and objective.samples() <= free.size and not free.believed
-    if blind:
-        certain = sure.unknown(certain)
+    if not found.minimum:
+        certain = sure.unknown(certain, "this is not a minimum")
+    elif blind:
+        certain = sure.unknown(certain, "no samples are left to estimate the noise")
     experiments = compared(setup, objective, u, chosen)
     noise = {}
     for e in experiments:
@@ -278,6 +217,9 @@ def _result(
     for run in objective.runs:
         noise.update({n: float(1.0 / e.alone) for n, e in run.events.items()})
     result, message = _verdict(found, plan, interrupted, certain, free.names)
+    lost = sure.undetermined(free, np.asarray(free.natural(jnp.asarray(u))), certain)
+    if lost and result in ("converged", "suspect"):
+        message = f"{message} {_undetermined(lost, free.names)}"
     lonely, doubt = _lonely(experiments)
     if doubt and result == "converged":
         result, message = "suspect", doubt
@@ -287,6 +229,7 @@ def _result(
         )
     if settings["search"] == "shooting" and any(e.events for e in experiments):
         message += " Event times counted at the end, where the segments are one."
+    message += assumptions(setup, origin, noise) + setup.note
     message = f"{message}{lonely} {free.note}".strip()
     vector = jnp.asarray(u)
     starts = [
@@ -297,8 +240,17 @@ def _result(
         np.asarray(free.natural(jnp.asarray(free.initial))), certain, found.loss, noise, result,
         message, found.noise, monitor.history, experiments, settings, time.perf_counter() - clock,
         objective.count.compile, objective.count.values, u, objective, plan, setup, freedom,
-        monitor.path,
+        monitor.path, origin, lost,
     )  # fmt: skip
+
+
+def _undetermined(lost: list[str], names: list[str]) -> str:
+    """What the minimum says nothing about."""
+    few = ", ".join(lost[:8]) + (", ..." if len(lost) > 8 else "")
+    return (
+        f"{len(lost)} of {len(names)} numbers are not determined by these data ({few}): other "
+        "values fit as well. Fix them, give priors, or measure more."
+    )
 
 
 def _lonely(experiments: list[Fitted]) -> tuple[str, str]:
@@ -326,7 +278,9 @@ def _verdict(
     if interrupted:
         return (
             "interrupted",
-            "Stopped by hand; this is the best point so far. Use resume= to go on.",
+            "Stopped by hand; this is the best point so far"
+            + (", and a minimum" if found.minimum else ", not a minimum: no intervals are given")
+            + ". Use resume= to go on.",
         )
     if not np.isfinite(found.loss):
         return "failed", "No point could be simulated. Check the model, the bounds and the start."

@@ -92,6 +92,8 @@ class Fit:
     _setup: Setup = dataclasses.field(repr=False)
     _freedom: float | None = None
     _path: list[np.ndarray] = dataclasses.field(default_factory=list, repr=False)
+    noise_origin: dict[str, str] = dataclasses.field(default_factory=dict)  # given, estimated, ...
+    undetermined: list[str] = dataclasses.field(default_factory=list)  # as uncertain as large
 
     @functools.cached_property
     def certificates(self) -> list[Certificate]:
@@ -144,7 +146,9 @@ class Fit:
         return float(self.values[self.names.index(name)])
 
     def table(self, most: int = 40) -> str:
-        """The estimates with their 95 % intervals."""
+        """The estimates with their 95 % intervals, at a minimum."""
+        if self.certainty.why:
+            return self._plain_table(most)
         rows = []
         for k, name in enumerate(self.names[:most]):
             unit = unit_of(self.units, name.removeprefix("start."))
@@ -160,13 +164,29 @@ class Fit:
         text = table(
             ["", "estimate", "unit", "sd", "95 % interval", "first guess"], rows, left=(0, 2)
         )
-        more = len(self.names) - most
-        return text + (f"\n... and {more} more" if more > 0 else "")
+        return text + _more(len(self.names) - most)
+
+    def _plain_table(self, most: int) -> str:
+        """The numbers where nothing is known of how sure they are."""
+        rows = [
+            [n, number(v, 7), unit_of(self.units, n.removeprefix("start.")), number(first, 5)]
+            for n, v, first in zip(self.names, self.values, self.initial, strict=True)
+        ][:most]
+        text = table(["", "value", "unit", "first guess"], rows, left=(0, 2))
+        return f"{text}{_more(len(self.names) - most)}\nNo intervals: {self.certainty.why}."
+
+    def headline(self) -> str:
+        """The result in a few words; what is not determined comes first."""
+        if self.undetermined and self.result in ("converged", "suspect"):
+            many = f"{len(self.undetermined)} of {len(self.names)}"
+            return f"{many} numbers are not determined ({self.result})"
+        return self.result
 
     def __repr__(self) -> str:
-        noise = ", ".join(f"{n} {number(v, 3)}" for n, v in self.noise.items())
+        origin = {n: f" ({kind})" for n, kind in self.noise_origin.items()}
+        noise = ", ".join(f"{n} {number(v, 3)}{origin.get(n, '')}" for n, v in self.noise.items())
         lines = [
-            f"Fit: {self.result}. {self.message}",
+            f"Fit: {self.headline()}. {self.message}",
             f"  {sum(s.t.size for e in self.experiments for s in e.outputs.values())} samples in "
             f"{len(self.experiments)} experiment{'s' * (len(self.experiments) > 1)}, "
             f"{len(self.history)} iterations, {self.evaluations} evaluations, {self.seconds:.1f} s "
@@ -248,6 +268,10 @@ def _levels(cert: Certificate) -> np.ndarray:
     levels = np.array(cert.levels)
     levels[1:] *= levels[0] == 0
     return levels
+
+
+def _more(left: int) -> str:
+    return f"\n... and {left} more" if left > 0 else ""
 
 
 def _deviation(sd: float) -> str:

@@ -14,7 +14,7 @@ from ..scenario import Scenario, started
 from ..solve import solve
 from ..system import HybridSystem, Instant
 from .choosing import choose
-from .data import Experiment, Measured, event_times, experiments, series
+from .data import Experiment, Measured, event_times, experiments, ignored, series
 from .noise import first_noise, given_noise
 from .parameters import Free
 from .runs import Run, Shape, columns, make_run
@@ -36,6 +36,7 @@ class Setup:
     noise: dict[str, float]
     shapes: list[Shape]
     runs: list[Run]
+    note: str = ""  # of what was left out
 
 
 def scenario_of(model: Any, p: Any, start: Any, t1: Any, method: Any) -> Scenario:
@@ -106,7 +107,7 @@ def set_up(
     shapes, runs = zip(*made, strict=True)
     return Setup(
         scenario, listed, list(starts), list(parameters), measured, events, ends, chosen, known,
-        scale, list(shapes), list(runs),
+        scale, list(shapes), list(runs), ignored(listed, outputs, scenario.system.units),
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ class Certainty:
     at_bound: list[bool]
     spectrum: tuple[np.ndarray, np.ndarray]  # singular values and directions, relative changes
     weak: list[str]
+    why: str = ""  # nothing is known, for this reason
 
 
 def certainty(
@@ -77,11 +78,20 @@ def certainty(
     )  # fmt: skip
 
 
-def unknown(known: Certainty) -> Certainty:
-    """The same where nothing can be said: no data are left to estimate the noise."""
+def undetermined(free: Free, values: np.ndarray, known: Certainty) -> list[str]:
+    """Numbers of which one standard deviation is as large as they are, or as their unit is."""
+    if known.why:
+        return []
+    size = np.maximum(np.abs(values), free.units())
+    lost = ~(known.sd < size) & ~np.asarray(known.at_bound, bool)
+    return [name for name, yes in zip(free.names, lost, strict=True) if yes]
+
+
+def unknown(known: Certainty, why: str) -> Certainty:
+    """The same where nothing can be said: not at a minimum, or not of the noise."""
     nothing = np.full_like(known.sd, np.inf)
     return dataclasses.replace(
-        known, sd=nothing, low=-nothing, high=nothing, weak=[],
+        known, sd=nothing, low=-nothing, high=nothing, weak=[], why=why,
         covariance=np.full_like(known.covariance, np.nan),
         correlation=np.full_like(known.correlation, np.nan),
     )  # fmt: skip

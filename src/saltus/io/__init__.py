@@ -1,5 +1,6 @@
 """Models and results as files."""
 
+from .data_files import ramps, read_table, steps
 from .loader import ModelError, ModelReferenceError, load_model
 
-__all__ = ["ModelError", "ModelReferenceError", "load_model"]
+__all__ = ["ModelError", "ModelReferenceError", "load_model", "ramps", "read_table", "steps"]

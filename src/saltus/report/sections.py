@@ -33,6 +33,14 @@ def verdict(fit: Any) -> tuple[str, str]:
     doubts = []
     if any(fit.at_bound):
         doubts.append(f"{listed(_held(fit)) if sum(fit.at_bound) <= 3 else 'numbers'} at a bound")
+    if fit.undetermined:
+        few = len(fit.undetermined) <= 3
+        which = (
+            listed(fit.undetermined)
+            if few
+            else f"{len(fit.undetermined)} of {len(fit.names)} numbers"
+        )
+        return f"{which} not determined ({words.lower()})", "fair"
     if fit.weak:
         doubts.append("the data do not determine everything")
     if doubts:
@@ -121,10 +129,12 @@ def estimates(fit: Any, pictures: Any) -> str:
         "<code>fit.profile(name)</code> gives one without that assumption.",
         "note",
     )
+    if fit.certainty.why:
+        hint = paragraph(f"No intervals: {text(fit.certainty.why)}.", "note")
     return section(
         "estimates", "Estimates", table(head, rows, left=(0, 3, 7)), more,
         _shown("parameters", pictures, f"Only the first {MOST}." if left > 0 else ""),
-        hint if np.isfinite(fit.sd).any() else "",
+        hint if np.isfinite(fit.sd).any() or fit.certainty.why else "",
     )  # fmt: skip
 
 
@@ -139,6 +149,8 @@ def _estimate(fit: Any, k: int) -> list[Any]:
     remark, interval = "", Cell("–")
     if fit.at_bound[k]:
         remark = Cell("at its bound", kind="warn")
+    elif fit.certainty.why:
+        pass
     elif not np.isfinite(sd):
         remark = Cell("not determined", kind="warn")
     else:
@@ -192,7 +204,8 @@ def left_over(fit: Any, pictures: Any) -> str:
     rows = [
         [
             label(name, fit.units), f"{v.count:,}", figures(v.noise, 4),
-            "given" if v.given else "estimated", figures(v.rms, 4), figures(v.bias, 2),
+            "given" if v.given else fit.noise_origin.get(name, "estimated"),
+            figures(v.rms, 4), figures(v.bias, 2),
             figures(v.largest, 3), figures(v.correlation, 2),
         ]
         for name, v in list(found.items())[:MOST]
@@ -215,9 +228,17 @@ def events(fit: Any, pictures: Any) -> str:
     matched = timeline.match_words(fit)
     many = len(fit.experiments) > 1
     head = [*(["experiment"] if many else []), "event", "observed", "fitted", "paired",
-            "rms difference" + (f" [{unit}]" if unit else ""), "noise (sd)"]  # fmt: skip
+            "rms difference" + (f" [{unit}]" if unit else ""), "noise (sd)",
+            "which is"]  # fmt: skip
     rows = [
-        [*([m[0]] if many else []), m[1], *m[2:5], figures(m[5], 3), figures(m[6], 3)]
+        [
+            *([m[0]] if many else []),
+            m[1],
+            *m[2:5],
+            figures(m[5], 3),
+            figures(m[6], 3),
+            fit.noise_origin.get(m[1], ""),
+        ]
         for m in matched[:MOST]
     ]
     shown = table(head, rows, left=(0, 1) if many else (0,)) if rows else ""
