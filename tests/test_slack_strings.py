@@ -46,7 +46,7 @@ def held(now, p):
     return (x * x + y * y - p["L"] ** 2, x * vx + y * vy)
 
 
-PENDULUM = HybridSystem(pull, held, [Event("slack", lambda now, p: now.z[0])], index=2)
+PENDULUM = HybridSystem(pull, held, (Event("slack", lambda now, p: now.z[0]),), index=2)
 
 
 def level(p):
@@ -96,7 +96,7 @@ CROSSING = HybridSystem(
         "b": now.z["b"] / p["unit"]
         - 3.0 * (jnp.exp((now.z["a"] - 20 * now.z["b"]) / p["unit"]) - 1),
     },
-    [Event("zero", lambda now, p: now.z["b"])],
+    (Event("zero", lambda now, p: now.z["b"]),),
 )  # fmt: skip
 
 
@@ -318,6 +318,7 @@ def test_events_that_fire_in_turn_are_named_with_the_slopes_of_both():
     assert sol.result == Result.chattering
     said = str(sol.error)
     assert 'Events "' in said and "fire in turn" in said and "both sides" not in said
+    assert sol.error is not None
     values = sol.error.values
     assert values['slope of "back" after "go"'] == -6.0
     assert values['slope of "go" after "back"'] == -1.0
