@@ -252,6 +252,13 @@ KINDS: dict[Result, type[SolveError]] = {
     Result.inconsistent: ConstraintError,
     Result.singular: ConstraintError,
     Result.interrupted: SolveInterrupted,
+    Result.invalid_time: SolveError,
+    Result.invalid_save_time: SolveError,
+    Result.invalid_input: SolveError,
+    Result.invalid_period: SolveError,
+    Result.invalid_mode: SolveError,
+    Result.invalid_setting: SolveError,
+    Result.backward_unknown: SolveError,
 }
 
 
