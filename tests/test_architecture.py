@@ -14,6 +14,7 @@ SOURCE = ROOT / "src" / "saltus"
 # of one package may import each other as long as no cycle arises. "__init__" is the public face.
 LAYERS = [
     "jax_names",
+    "pickling",
     "results",
     "extras",
     "foreign",
@@ -78,6 +79,7 @@ LAYERS = [
     "curves",
     "kinks",
     "course",
+    "interpolation",
     "tables",
     "names",
     "peaks",

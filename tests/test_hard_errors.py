@@ -276,7 +276,7 @@ def test_an_error_can_be_told_in_other_words_and_sent_to_another_process():
     assert other.values == error.values and other.solution is error.solution
     sent = pickle.loads(pickle.dumps(error))
     assert type(sent) is ZenoError and str(sent) == str(error) and sent.values == error.values
-    assert sent.solution is None  # it holds functions, which do not travel
+    assert float(sent.solution.last.t) == float(error.solution.last.t)
 
 
 def test_every_test_that_the_page_of_hard_cases_names_exists():

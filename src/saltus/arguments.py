@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .foreign import method_named
+from .leaves import check_precision
 from .methods import Method, Radau5, Tsit5
 from .model import Model
 from .record import FIRE, NO_EVENT, RAISE
@@ -18,6 +19,7 @@ GRAZING = {"record": NO_EVENT, "ignore": NO_EVENT, "raise": RAISE, "fire": FIRE}
 
 
 def method_of(system: Any, method: Any) -> Method:
+    check_precision()
     if method is None:
         return Tsit5() if getattr(system, "constraint", None) is None else Radau5()
     if isinstance(method, type) and issubclass(method, Method):

@@ -348,6 +348,8 @@ def _guarded(owner: str, tracer: Tracer, event: Event, new: Action) -> Action:
         check_active(owner, active, tracer)
     rule = event.possible
     possible = None if rule is None else tracer.fn(truth_leaf(owner, rule))
+    if found["empty"]:
+        active = tracer.fn(lambda now, p: [jnp.zeros((), bool)])
     return dataclasses.replace(
         new, direction=DIRECTIONS[event.direction], level=event.when == "level",
         size=found["size"], guard=guard, active=active, contact=event.when == "contact",

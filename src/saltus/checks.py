@@ -95,6 +95,9 @@ def guard_leaves(owner: str, guard: Callable, found: dict) -> Callable:
                 f"{owner}: guard returned a truth value, expected a number that crosses zero. "
                 'Write guard=lambda now, p: now.x["h"] - p["level"] instead of a comparison.'
             )
+        found["empty"] = value.size == 0
+        if found["empty"]:
+            value = jnp.ones((1,))  # a family without members: one that is never in force
         found["size"] = None if value.ndim == 0 else value.size
         return [value.astype(jnp.float64).reshape(() if value.ndim == 0 else (-1,))]
 

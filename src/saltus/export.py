@@ -17,21 +17,20 @@ import numpy as np
 
 from .course import Course
 from .extras import need
+from .interpolation import BETWEEN, NODES, interpolated, matrix_to
 from .results import KINDS, Result
 from .solution import EventLog, Presented, Stats, check_inside, check_lane
 from .system import Instant
 from .tables import algebraic_names, is_traced, label, mode_name, named, unit_of, write_columns
-from .visits import tolerance
 
 FORMAT = 1
-NODES = 0.5 - 0.5 * np.cos(np.pi * np.arange(9) / 8)  # Chebyshev points, both ends among them
-BETWEEN = 0.5 * (NODES[1:] + NODES[:-1])
+UNKNOWN = ("at", "certificate", "min", "max", "spec", "tape", "error")
 
 
 # -- files --------------------------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SavedSolution(Presented):
-    """A solution read from a file: numbers as they were, dense output by interpolation.
+    """A solution from a file or another process: numbers as they were, dense output interpolated.
 
     It does not know the model any more, so nothing in it can be differentiated. `interpolation`
     is the largest difference, by name, that was seen between the dense output kept in the file and
@@ -54,6 +53,7 @@ class SavedSolution(Presented):
     kept: tuple[Course, ...]  # one, or one per lane of a batch
     interpolation: dict[str, float]
     integrals: Any = None
+    tolerance: Any = None
 
     def __call__(self, t: Any, side: str = "right") -> Any:
         """The output at any time; `side="left"` gives the limit from before a jump."""
@@ -63,7 +63,7 @@ class SavedSolution(Presented):
         if np.ndim(self.result):
             lanes = [self[k](t, side) for k in range(len(self.kept))]
             return jax.tree.map(lambda *v: np.stack(v), *lanes)
-        return _interpolate(self.kept[0], self.start, np.asarray(t, dtype=float), side)
+        return interpolated(self.kept[0], self.start, np.asarray(t, dtype=float), side)
 
     def __getitem__(self, lane: int) -> SavedSolution:
         """One solution of a batch."""
@@ -74,6 +74,14 @@ class SavedSolution(Presented):
             fields[name] = jax.tree.map(lambda v: v[lane], fields[name])
         fields["events"] = _cut(fields["events"])
         return SavedSolution(**{**fields, "kept": (self.kept[lane],)})
+
+    def __getattr__(self, name: str) -> Any:
+        if name in UNKNOWN:
+            raise AttributeError(
+                f"sol.{name}: a solution that was saved or pickled does not know its model any "
+                "more. Solve again, or ask for it before."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def check(self) -> SavedSolution:
         """Raise if the solve had failed."""
@@ -91,7 +99,7 @@ class SavedSolution(Presented):
                 "system's output, or plot the solution before it is saved."
             )
         fractions = (0.0, 1.0) if fractions is None else fractions
-        kept, matrix = self.kept[0], _matrix(np.asarray(fractions, dtype=float))
+        kept, matrix = self.kept[0], matrix_to(np.asarray(fractions, dtype=float))
         t = kept.t[:, :1] + np.asarray(fractions) * (kept.t[:, -1:] - kept.t[:, :1])
         y = jax.tree.map(lambda v: np.einsum("fk,rk...->rf...", matrix, v), kept.y)
         return Course(t, y, kept.piece, kept.mode)
@@ -99,12 +107,29 @@ class SavedSolution(Presented):
 
 def save(sol: Any, path: Any) -> Path:
     """Write a solution to `path` (`.npz` is added where it is missing)."""
-    _numbers(sol, "sol.save()")
     path = Path(path)
     path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    content = _content(sol, "sol.save()")
+    with path.open("wb") as file:
+        np.savez_compressed(file, **content)
+    return path
+
+
+def pickled(sol: Any) -> dict[str, Any]:
+    """The arrays from which `unpickled` makes a saved solution in another process."""
+    return _content(sol, "pickle")
+
+
+def unpickled(content: dict[str, Any]) -> SavedSolution:
+    return _solution(content)
+
+
+def _content(sol: Any, call: str) -> dict[str, Any]:
+    """What is written, by name."""
+    _numbers(sol, call)
     if np.ndim(sol.result) > 1:
         raise ValueError(
-            f"sol.save(): a batch of shape {sol.result.shape}; one axis is possible. Save sol[k]."
+            f"{call}: a batch of shape {sol.result.shape}; one axis is possible. Save sol[k]."
         )
     kept, interpolation = _keep(sol)
     log = sol.events
@@ -123,7 +148,8 @@ def save(sol: Any, path: Any) -> Path:
                 "t": sol.t, "y": sol.y, "reached": sol.reached, "integral": sol.integral,
                 "integrals": sol.integrals,
                 "final": _fields(sol.final), "last": _fields(sol.last), "start": sol.start,
-                "result": sol.result, "stats": _fields(sol.stats), "kept": kept,
+                "tolerance": sol.tolerance, "result": sol.result, "stats": _fields(sol.stats),
+                "kept": kept,
                 "events": {
                     "t": log.t, "which": log.which, "member": log.member, "count": log.count,
                     "before": _fields(log.before), "after": _fields(log.after),
@@ -132,9 +158,7 @@ def save(sol: Any, path: Any) -> Path:
         },
     }  # fmt: skip
     content: dict[str, Any] = {f"a{k}": a for k, a in enumerate(arrays)}
-    with path.open("wb") as file:
-        np.savez_compressed(file, header=np.asarray(json.dumps(header)), **content)
-    return path
+    return {"header": np.asarray(json.dumps(header)), **content}
 
 
 def load(path: Any) -> SavedSolution:
@@ -144,17 +168,21 @@ def load(path: Any) -> SavedSolution:
         path = path.with_name(path.name + ".npz")
     try:
         with np.load(path, allow_pickle=False) as file:
-            header = json.loads(str(file["header"]))
-            arrays = {name: file[name] for name in file.files if name != "header"}
-        if header["format"] != FORMAT:
-            raise ValueError(f"format {header['format']}, this version reads format {FORMAT}")
-        parts = {name: _decode(code, arrays) for name, code in header["fields"].items()}
+            return _solution({name: file[name] for name in file.files})
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"Solution.load: {path} is not a solution written by sol.save() ({error})."
         ) from error
+
+
+def _solution(content: dict[str, Any]) -> SavedSolution:
+    arrays = dict(content)
+    header = json.loads(str(arrays.pop("header")))
+    if header["format"] != FORMAT:
+        raise ValueError(f"format {header['format']}, this version reads format {FORMAT}")
+    parts = {name: _decode(code, arrays) for name, code in header["fields"].items()}
     names, modes = tuple(header["names"]), tuple(header["modes"])
     units = tuple(sorted(header["units"].items())) or None
     kept = tuple(Course(*fields) for fields in parts.pop("kept"))
@@ -184,49 +212,13 @@ def _keep(sol: Any) -> tuple[list, dict[str, float]]:
         m = len(NODES)
         nodes = jax.tree.map(lambda v: v[:, :m], whole.y)  # noqa: B023
         between = jax.tree.map(lambda v: v[:, m:], whole.y)  # noqa: B023
-        matrix = _matrix(BETWEEN)
+        matrix = matrix_to(BETWEEN)
         for (name, a), b in zip(named(nodes, "y").items(), jax.tree.leaves(between), strict=True):
             if np.issubdtype(a.dtype, np.floating) and a.size:
                 off = np.max(np.abs(np.einsum("fk,rk...->rf...", matrix, a) - b))
                 worst[name] = max(worst.get(name, 0.0), float(off))
         kept.append([whole.t[:, :m], nodes, whole.piece, whole.mode])
     return kept, worst
-
-
-def _matrix(fractions: Any) -> np.ndarray:
-    """Barycentric interpolation from the nodes to `fractions` of a step (rows sum to 1)."""
-    signs = np.where(np.arange(len(NODES)) % 2, -1.0, 1.0)
-    signs[[0, -1]] *= 0.5
-    off = np.reshape(fractions, -1)[:, None] - NODES
-    hit = np.abs(off) < 1e-14
-    weights = signs / np.where(hit, 1.0, off)
-    weights = np.where(hit.any(axis=1, keepdims=True), hit.astype(float), weights)
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def _interpolate(kept: Course, start: Any, t: np.ndarray, side: str) -> Any:
-    first, last = kept.t[:, 0], kept.t[:, -1]
-    sign = -1.0 if last[-1] < first[0] else 1.0
-    flat = t.reshape(-1)
-    slack = np.asarray(tolerance(start, flat - start))
-    if side == "right":
-        row = np.searchsorted(sign * first, sign * flat + slack, side="right") - 1
-    else:
-        row = np.searchsorted(sign * last, sign * flat - slack, side="left")
-    row = np.clip(row, 0, len(first) - 1)
-    inside = (sign * (flat - first[0]) >= -slack) & (sign * (flat - last[-1]) <= slack)
-    length = last[row] - first[row]
-    fraction = (flat - first[row]) / np.where(length == 0, 1.0, length)
-    matrix = _matrix(np.clip(fraction, 0.0, 1.0))
-
-    def one(v: np.ndarray) -> np.ndarray:
-        if not np.issubdtype(v.dtype, np.floating):
-            return v[row, 0].reshape(t.shape + v.shape[2:])
-        y = np.einsum("pk,pk...->p...", matrix, v[row])
-        y[~inside] = np.nan
-        return y.reshape(t.shape + v.shape[2:])
-
-    return jax.tree.map(one, kept.y)
 
 
 def _encode(tree: Any, arrays: list) -> Any:

@@ -100,3 +100,12 @@ class _Setting:
 
 
 context_setting: Callable[[Any], Any] = found("make_user_context") or _Setting
+
+
+def bind_again(eqn: Any, values: Any) -> Any:
+    """The operation of an equation on other values; those with rules of their own take these along.
+
+    Up to 0.9 the functions came beside the parameters, since then among them."""
+    given = eqn.primitive.get_bind_params(eqn.params)
+    functions, params = given if isinstance(given, tuple) else ((), given)
+    return eqn.primitive.bind(*functions, *values, **params)

@@ -19,7 +19,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from .jax_names import inner_jaxprs
-from .staging import call_lowering
+from .staging import call_lowering, compiled_alone
 
 Level = tuple[bool, ...]
 
@@ -297,11 +297,6 @@ def _loop_abstract(*avals: Any, closed: Any) -> list:
     return list(closed.out_avals)
 
 
-@loop_p.def_impl
-def _loop_impl(*args: Any, closed: Any) -> list:
-    return jax.jit(lambda *a: loop_p.bind(*a, closed=closed))(*args)
-
-
 def _loop_batch(args: Any, dims: Any, *, closed: Any) -> tuple:
     fn = jax.vmap(jex.jaxpr_as_fun(closed), in_axes=tuple(dims), out_axes=0)
     out = loop_p.bind(*args, closed=jax.make_jaxpr(fn)(*args))
@@ -320,3 +315,5 @@ def _loop_lowering(platform: str) -> Any:
 
 mlir.register_lowering(loop_p, _loop_lowering("cpu"), platform="cpu")
 mlir.register_lowering(loop_p, _loop_lowering("other"))
+for primitive in (kernel_p, loop_p):
+    compiled_alone(primitive)

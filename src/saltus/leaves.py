@@ -202,3 +202,13 @@ def rms(ratios: Sequence[Any]) -> Any:
         return jnp.zeros(())
     total = sum(jnp.sum(r * r) if jnp.ndim(r) else r * r for r in ratios)
     return jnp.sqrt(total / size)
+
+
+def check_precision() -> None:
+    """Everything here needs double precision, which saltus switches on when it is imported."""
+    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        raise RuntimeError(
+            "saltus computes in double precision, which was switched off after saltus was "
+            'imported: write jax.config.update("jax_enable_x64", True), and dtype=jnp.float32 '
+            "where you want single precision."
+        )

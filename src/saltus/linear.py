@@ -20,6 +20,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from .lanes import one_kernel
+from .staging import always_compiled
 
 Program = Callable[..., list[Any]]
 SMALL = 1024  # terms of a product of matrices that is written out
@@ -68,7 +69,7 @@ def run(program: Program, *args: Any) -> list[Any]:
     return run_p.bind(*args, program=program)
 
 
-@functools.partial(jax.jit, static_argnames=["program"])
+@functools.partial(always_compiled, static_argnames=["program"])
 def _run_eagerly(*args: Any, program: Program) -> list[Any]:
     return run_p.bind(*args, program=program)
 
@@ -99,7 +100,7 @@ def _linear_primitive(name: str, kernel: bool) -> Primitive:
     solve_p = Primitive(name)
     solve_p.multiple_results = True
 
-    @functools.partial(jax.jit, static_argnames=["program", "back"])
+    @functools.partial(always_compiled, static_argnames=["program", "back"])
     def eagerly(*args: Any, program: Program, back: Program) -> list[Any]:
         return solve_p.bind(*args, program=program, back=back)
 
@@ -165,7 +166,7 @@ def inverse(program: Callable, matrix: Any) -> Any:
     return inverse_p.bind(matrix, program=program)
 
 
-@functools.partial(jax.jit, static_argnames=["program"])
+@functools.partial(always_compiled, static_argnames=["program"])
 def _invert_eagerly(matrix: Any, program: Callable) -> Any:
     return inverse_p.bind(matrix, program=program)
 

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .jax_names import bind_again
+
 MAX_KNOWN = 1_000_000  # entries of a value worth knowing
 
 
@@ -199,7 +201,7 @@ def numbers(eqn: Any, values: Sequence[np.ndarray | None]) -> list[np.ndarray | 
     whole = all(v.aval.dtype.kind in "iub" for v in eqn.outvars)
     if whole and not eqn.effects and not _has_programs(eqn):
         with jax.ensure_compile_time_eval():
-            results = eqn.primitive.bind(*map(jnp.asarray, given), **eqn.params)
+            results = bind_again(eqn, map(jnp.asarray, given))
         return [np.asarray(r) for r in (results if eqn.primitive.multiple_results else [results])]
     return unknown
 

@@ -19,6 +19,7 @@ import numpy as np
 from jax.extend import core as jex
 
 from .bodies import body_of
+from .jax_names import bind_again
 from .leaves import Leaves
 from .model import Model, Par
 
@@ -66,7 +67,7 @@ class Op(NamedTuple):
 
 # -- rules: what an operation decides, and what follows from a decision ---------------------------
 def _bind(eqn: Any, values: list) -> list:
-    out = eqn.primitive.bind(*values, **eqn.params)
+    out = bind_again(eqn, values)
     return list(out) if eqn.primitive.multiple_results else [out]
 
 

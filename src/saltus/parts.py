@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .checks import check_algebraic
-from .leaves import Leaves, split
+from .leaves import Leaves, check_precision, split
 from .signals import Signal, is_signal
 from .system import HybridSystem, Instant
 from .trace import UNTRACEABLE, is_tracer, noted, untraceable
@@ -30,6 +30,7 @@ class Parts(NamedTuple):
 
 def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Parts]:
     """The shapes and leaves of everything a solve is given."""
+    check_precision()
     if not isinstance(system, HybridSystem):
         write = "saltus.HybridSystem(flow=...), or saltus.automaton({...})"
         write = "mechanism.system()" if hasattr(system, "system") else write

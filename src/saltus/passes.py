@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend import core as jex
 
 from .lanes import one_kernel
+from .staging import always_compiled
 
 PASS = 0.5  # seconds that a pass should take
 TRIAL = 8  # iterations of the trial from which the first long pass is planned
@@ -137,7 +138,7 @@ class Work:
         key = (shape, size, bare)
         if key not in self._programs:
             flat = functools.partial(self._pass, begun, structure, size if bare else None)
-            self._programs[key] = Program(jax.jit(one_kernel(flat, self.platform)))
+            self._programs[key] = Program(always_compiled(one_kernel(flat, self.platform)))
         return self._programs[key]
 
     def _pass(

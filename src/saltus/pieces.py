@@ -26,6 +26,7 @@ from .model import At, Par
 from .passes import Work
 from .record import Carry, Knobs, Rows
 from .results import Result
+from .staging import always_compiled
 from .visits import tolerance
 
 FIRST_PIECES = 256
@@ -216,7 +217,7 @@ def _status(state: tuple[Front, Progress], size: int) -> tuple[bool, bool]:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(fn: Any, cut: Cut, platform: str) -> Any:
-    return jax.jit(one_kernel(functools.partial(fn, cut), platform))
+    return always_compiled(one_kernel(functools.partial(fn, cut), platform))
 
 
 def _first_pass_impl(*args: Any, cut: Cut) -> list:

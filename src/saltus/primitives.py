@@ -22,6 +22,7 @@ from .lanes import add_level, one_kernel
 from .loop import Spec
 from .results import ReverseOverReverse
 from .rowmaps import Mask
+from .staging import always_compiled
 from .sweep import Sizes, Sweep, adjoint_sweep, cut, result_shapes, row_flags, tangent_sweep
 from .walk import adjoint_walk, tangent_walk
 
@@ -234,7 +235,7 @@ def _define(primitive: Primitive, run: Any, kind: str) -> None:
 
     @functools.lru_cache(maxsize=512)
     def compiled(sweep: Sweep, platform: str) -> Any:
-        return jax.jit(one_kernel(functools.partial(run, sweep), platform))
+        return always_compiled(one_kernel(functools.partial(run, sweep), platform))
 
     def impl(*args: Any, sweep: Sweep) -> list:
         platform = next(iter(args[0].devices())).platform

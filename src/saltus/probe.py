@@ -91,6 +91,14 @@ def numbers_of(p: Any, owner: str) -> tuple[Any, Callable[[Any], Any]]:
     return numbers, lambda q: eqx.combine(q, others)
 
 
+def of_numbers(loss: Callable, p: Any, owner: str) -> tuple[Callable, Any]:
+    """A loss as a function of the numbers in p; functions in p (of a network) stay as they are."""
+    numbers, whole = numbers_of(p, owner)
+    if jax.tree.structure(numbers) == jax.tree.structure(p):
+        return loss, numbers
+    return (lambda q: loss(whole(q))), numbers
+
+
 _JITTED: Any = (type(jax.jit(lambda: 0)), type(eqx.filter_jit(lambda: 0)))
 
 
@@ -141,8 +149,7 @@ def error_estimate(loss: Callable[[Any], Any], p: Any) -> Estimate:
     assumes that they are small enough for the method to show its order. It costs several gradients.
     Pass the plain function, not one wrapped in `jax.jit`; jit the call of `error_estimate` instead.
     """
-    plain = uncompiled(loss)
-    p = jax.tree.map(promoted, p)
+    plain, p = of_numbers(uncompiled(loss), p, "error_estimate")
     seen: list[_Probe] = []
 
     def perturbed(eps: Any) -> tuple:

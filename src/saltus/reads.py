@@ -45,6 +45,10 @@ CALLED = (
 DESCRIBED = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
+def forgotten() -> None:
+    """What becomes of values in another process: there they are read anew."""
+
+
 class Same:
     """An object that is equal to itself alone, and stays alive as long as it is compared."""
 
@@ -71,6 +75,9 @@ class Key:
 
     def __hash__(self) -> int:
         return self.hash
+
+    def __reduce__(self) -> tuple:
+        return forgotten, ()
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -125,7 +132,7 @@ class Reads:
         return all(items == were for items, were in self._sets)
 
     def __reduce__(self) -> tuple:
-        return type(None), ()  # of a copy nothing is known yet
+        return forgotten, ()  # of a copy nothing is known yet
 
     def tracing(self) -> Any:
         """A context in which JAX does not take what it has traced with other values for this."""

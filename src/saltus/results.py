@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from .pickling import portable
+
 
 class Result(enum.IntEnum):
     """The outcome of a solve. Values up to `terminated` are good news."""
@@ -203,8 +205,13 @@ class SolveError(RuntimeError):
         return _restored(type(self), text, dict(self.__dict__))
 
     def __reduce__(self) -> Any:
-        # Solutions hold functions, which do not travel between processes.
-        return _restored, (type(self), str(self), {**self.__dict__, "solution": None})
+        return _restored, (type(self), str(self), portable(self.__dict__, "error"))
+
+    def __copy__(self) -> SolveError:
+        return self.retold(str(self))
+
+    def __deepcopy__(self, memo: dict) -> SolveError:
+        return self.retold(str(self))
 
 
 def _restored(kind: type[SolveError], text: str, attributes: dict[str, Any]) -> SolveError:

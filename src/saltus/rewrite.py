@@ -16,7 +16,7 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 
-from .jax_names import inner_jaxprs, line_of
+from .jax_names import bind_again, inner_jaxprs, line_of
 
 SCATTERS = ("scatter", "scatter-add")
 MANY = 16  # windows that are written out
@@ -98,9 +98,9 @@ def _bind(eqn: Any, values: list) -> list:
     """The operation as it is; carried out at once where everything is known."""
     if values and not any(isinstance(v, core.Tracer) for v in values):
         with jax.ensure_compile_time_eval():
-            out = eqn.primitive.bind(*values, **eqn.params)
+            out = bind_again(eqn, values)
     else:
-        out = eqn.primitive.bind(*values, **eqn.params)
+        out = bind_again(eqn, values)
     return out if eqn.primitive.multiple_results else [out]
 
 

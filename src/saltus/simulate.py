@@ -19,6 +19,7 @@ from .model import At, Par
 from .passes import Work
 from .record import Carry, Counts, Knobs, Pace, Rows
 from .results import Result
+from .staging import always_compiled
 
 FIRST_CAPACITY = 64
 
@@ -168,7 +169,7 @@ def _bounded(run: Run, platform: str) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _fixed(run: Run, platform: str) -> Any:
-    return jax.jit(_bounded(run, platform))
+    return always_compiled(_bounded(run, platform))
 
 
 def _lower(platform: str) -> Any:

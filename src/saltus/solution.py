@@ -15,7 +15,9 @@ from .course import Course, course
 from .diagnose import explain, state_values, state_words
 from .extrema import Extremes
 from .foreign import ATTRIBUTES, LOG, missing
+from .leaves import check_precision
 from .loop import Spec
+from .pickling import Unchanging
 from .readout import Tape, read, read_events, read_instants
 from .record import Pace
 from .results import KINDS, Result, SolveError
@@ -215,7 +217,7 @@ def check_inside(sol: Any, t: Any) -> None:
         )
 
 
-class Solution(Presented, Extremes, eqx.Module):
+class Solution(Presented, Extremes, Unchanging, eqx.Module):
     """The result of a solve. Every float in it is differentiable."""
 
     t: Any
@@ -235,6 +237,12 @@ class Solution(Presented, Extremes, eqx.Module):
     adapt: Any = eqx.field(static=True, repr=False, default=None)  # to the user's own instants
     tolerance: Any = eqx.field(repr=False, default=None)  # relative, and absolute of each leaf
     on_grazing: str = eqx.field(static=True, repr=False, default="record")
+
+    def __reduce__(self) -> tuple:
+        """In another process, the numbers of a solution, as in a file; not its model."""
+        from .export import pickled, unpickled
+
+        return unpickled, (pickled(self),)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -318,6 +326,7 @@ class Solution(Presented, Extremes, eqx.Module):
     def _read(self, reader: Any, t: Any, side: str) -> Any:
         if side not in ("right", "left"):
             raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
+        check_precision()
         times = jnp.asarray(t, dtype=jnp.float64)
         check_inside(self, times)
 

@@ -7,6 +7,7 @@ inlined is a border that fusion does not cross.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,29 @@ from jax.interpreters.mlir import ir
 
 stage_p = Primitive("saltus_stage")
 stage_p.multiple_results = True
+
+
+def always_compiled(fn: Callable, **options: Any) -> Callable:
+    """`jax.jit(fn)`, also inside `jax.disable_jit()`, where a step would take milliseconds."""
+    program = jax.jit(fn, **options)
+
+    @functools.wraps(fn)
+    def call(*args: Any, **given: Any) -> Any:
+        if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            return program(*args, **given)
+        with jax.disable_jit(False):
+            return program(*args, **given)
+
+    return call
+
+
+def compiled_alone(primitive: Primitive) -> None:
+    """Outside of every program, a primitive is one of its own."""
+
+    def impl(*args: Any, **params: Any) -> Any:
+        return always_compiled(lambda *a: primitive.bind(*a, **params))(*args)
+
+    primitive.def_impl(impl)
 
 
 def staged(fn: Callable) -> Any:
@@ -187,3 +211,5 @@ def _if_needed(needed: Any, closed: Any, args: Any) -> list:
 
 
 mlir.register_lowering(branch_p, mlir.lower_fun(_branch_run, multiple_results=True))
+compiled_alone(stage_p)
+compiled_alone(branch_p)

@@ -18,8 +18,9 @@ from jax.extend import core as jex
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from .jax_names import inner_jaxprs
+from .jax_names import bind_again, inner_jaxprs
 from .rewrite import line_kept
+from .staging import always_compiled
 
 when_p = Primitive("saltus_when")
 
@@ -48,7 +49,7 @@ def _select(cond: Any, a: Any, b: Any) -> Any:
     return jax.lax.select(cond, a, b)
 
 
-when_p.def_impl(jax.jit(_select))
+when_p.def_impl(always_compiled(_select))
 when_p.def_abstract_eval(lambda cond, a, b: core.ShapedArray(a.shape, a.dtype))
 mlir.register_lowering(when_p, mlir.lower_fun(_select, multiple_results=False))
 
@@ -135,7 +136,7 @@ def _inline(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
                     "outside of loops and conditionals in the flow."
                 )
             with line_kept(eqn, top):
-                out = eqn.primitive.bind(*values, **eqn.params)
+                out = bind_again(eqn, values)
             out = out if eqn.primitive.multiple_results else [out]
         env.update(zip(eqn.outvars, out, strict=True))
     return [read(v) for v in jaxpr.outvars]
@@ -190,6 +191,6 @@ def _evaluate(closed: Any, args: Any, compared: list, given: dict | None) -> tup
                 env[var] = given[var]
                 continue
         with line_kept(eqn):
-            out = eqn.primitive.bind(*values, **eqn.params)
+            out = bind_again(eqn, values)
         env.update(zip(eqn.outvars, out if eqn.primitive.multiple_results else [out], strict=True))
     return [read(v) for v in jaxpr.outvars], [differences[v] for v in compared]

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..pickling import LeftBehind, Portable
 from ..results import SolveError
 from ..solution import Solution
 from ..solve import solve
@@ -42,7 +43,7 @@ class Series(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Fitted:
+class Fitted(Portable):
     """One experiment beside its simulation."""
 
     name: str
@@ -66,7 +67,7 @@ class Fitted:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Fit:
+class Fit(Portable):
     """The result of `saltus.fit`. Numbers are NumPy arrays in the order of `names`."""
 
     p: Any
@@ -137,7 +138,12 @@ class Fit:
     correlation = property(lambda self: self.certainty.correlation)
     weak = property(lambda self: self.certainty.weak)
     spectrum = property(lambda self: self.certainty.spectrum)
-    units = property(lambda self: self._setup.scenario.system.units)
+
+    @property
+    def units(self) -> Any:
+        """Units by name; in another process they are known if the model is."""
+        lost = isinstance(self._setup, LeftBehind)
+        return None if lost else self._setup.scenario.system.units
 
     def __getitem__(self, name: str) -> float:
         """One fitted number by name."""

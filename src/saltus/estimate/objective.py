@@ -78,7 +78,7 @@ class Objective(Unconstrained):
         self.free, self.shapes, self.how = free, list(shapes), how
         self.low, self.high = free.low, free.high
         self.runs = self._padded(runs)
-        self.reads = Reads((*self.shapes, how.transform)).key
+        self._reads: Key | None = None
         self.count = Count()
         self.best: tuple[float, np.ndarray] | None = None
         self._known: collections.OrderedDict = collections.OrderedDict()
@@ -279,7 +279,7 @@ class Objective(Unconstrained):
         """One experiment; buffers that turn out too small grow."""
         while True:
             clock = time.perf_counter()
-            out = _program(kind, shape, self.how, self.reads)(jnp.asarray(u), run)
+            out = _program(kind, shape, self.how, self._read())(jnp.asarray(u), run)
             out = jax.tree.map(np.asarray, out)
             sizes = tuple(np.shape(v) for v in jax.tree.leaves(run))
             if (key := (kind, shape, self.how, sizes)) not in self._compiled:
@@ -293,6 +293,12 @@ class Objective(Unconstrained):
                 self.how = dataclasses.replace(self.how, log=4 * self.how.log)
             else:
                 return out
+
+    def _read(self) -> Key:
+        """The values that functions read when the fit began."""
+        if self._reads is None:
+            self._reads = Reads((*self.shapes, self.how.transform)).key
+        return self._reads
 
     def _note(self, u: np.ndarray, r: np.ndarray) -> np.ndarray:
         self._noted(u, _half(r))

@@ -96,10 +96,12 @@ class Certificate(eqx.Module):
     def signature(self) -> tuple[str, ...]:
         """The sequence of events by name, with members as in `hit[3]`."""
         e = self.events
-        many = [a.size is not None for a in self.solution.spec.model.actions]
+        many = {name.partition("[")[0] for name in self.guard_names if name.endswith("]")}
         found = zip(*(np.asarray(v) for v in (e.which, e.member, e.valid)), strict=True)
         return tuple(
-            f"{self.names[w]}[{m}]" if many[w] else self.names[w] for w, m, valid in found if valid
+            f"{self.names[w]}[{m}]" if self.names[w] in many else self.names[w]
+            for w, m, valid in found
+            if valid
         )
 
     def trust_radius(self, direction: Any) -> Any:

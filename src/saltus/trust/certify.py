@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..gather import gathering
-from ..probe import promoted, scalar, uncompiled, unless_nan
+from ..pickling import LeftBehind, Portable
+from ..probe import of_numbers, scalar, uncompiled, unless_nan
 from ..solution import Solution
 from ..tables import is_traced
 from .certificate import Certificate, certificate, radius
@@ -29,7 +30,7 @@ class Reach(NamedTuple):
     saves: Any  # until an event passes a save time, either way
 
 
-class LossCertificate(eqx.Module):
+class LossCertificate(Portable, eqx.Module):
     """Can the gradient of a loss be trusted, and how far does it reach?"""
 
     value: Any
@@ -114,7 +115,7 @@ class LossCertificate(eqx.Module):
     def _range(self) -> list[str]:
         """How far the gradient reaches along itself, relative to the parameters."""
         down = _downhill(self.p, self.gradient)
-        if down is None:
+        if down is None or isinstance(self.loss, LeftBehind):
             return []
         found = self.reach(down)
         lines = []
@@ -149,8 +150,7 @@ def certify(loss: Callable[[Any], Any], p: Any, *, differences: bool = False) ->
     the gradient by finite differences, with steps within which the sequence of events stays. Pass
     the plain function, not one wrapped in `jax.jit`; the call of `certify` itself may be jitted.
     """
-    plain = uncompiled(loss)
-    p = jax.tree.map(promoted, p)
+    plain, p = of_numbers(uncompiled(loss), p, "certify")
     (value, sols), gradient = jax.value_and_grad(functools.partial(_watched, plain), has_aux=True)(
         p
     )
