@@ -36,7 +36,8 @@ KEEPING = {
     "filter_jit", "filter_checkpoint",
 }  # fmt: skip
 NUMBERS = (bool, int, float, complex, str, bytes, type(None), np.generic)
-ATOMS = (*NUMBERS, type(Ellipsis), slice, range, np.dtype, types.CodeType)
+TREES = jax.tree_util.PyTreeDef  # compared by their structure
+ATOMS = (*NUMBERS, type(Ellipsis), slice, range, np.dtype, types.CodeType, TREES)
 JITTED = type(jax.jit(len))
 CALLED = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc, JITTED,
