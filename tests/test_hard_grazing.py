@@ -186,6 +186,37 @@ def test_the_time_of_an_event_at_a_touch_has_no_finite_derivative():
     assert not np.isfinite(jax.grad(time)(0.0))
 
 
+WAVE = HybridSystem(
+    lambda now, p: p * jnp.cos(now.t),
+    events=[
+        Event(
+            "top", lambda now, p: now.x - 1.0, direction="rising",
+            reset=lambda now, p: now.replace(x=now.x - 0.5),
+        )
+    ],
+)  # fmt: skip
+
+
+def top(a):
+    """x = a sin t reaches 1 at arcsin(1 / a): at a = 1 it only touches, up to its error."""
+    sol = solve(WAVE, Instant(t=0.0, x=0.0), a, 3.0, ts=jnp.array([1.0]))
+    return jnp.stack([jnp.sum(sol.events.t[:1]), sol.final.x, sol.y[0]])
+
+
+@pytest.mark.parametrize("way", [jax.jacfwd, jax.jacrev])
+def test_an_event_that_may_be_a_touch_has_no_finite_derivative(way):
+    time, end, before = way(top)(1.0)
+    assert not np.isfinite(time)
+    assert not np.isfinite(end)
+    np.testing.assert_allclose(before, np.sin(1.0), rtol=1e-8)
+
+
+@pytest.mark.parametrize("margin", [1e-6, 1e-4, 1e-2])
+def test_an_event_beside_a_touch_keeps_its_large_derivative(margin):
+    a = 1.0 + margin
+    np.testing.assert_allclose(jax.jacfwd(top)(a)[0], -1 / (a * np.sqrt(a * a - 1)), rtol=1e-3)
+
+
 def test_a_touch_may_be_ignored():
     """The guard is then no event here; that a gradient would jump beside it is still said."""
     assert touching("bowl", "ignore").certificate.verdict == "DEGRADED"

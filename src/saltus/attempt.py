@@ -13,6 +13,7 @@ from .consistent import collapses, followed, near_impasse, turning
 from .control import FORGOTTEN, PI
 from .firing import choose, guard_slopes, resolution, rounding, sigma
 from .leaves import Leaves, select
+from .linearised import travel
 from .locate import (
     Candidate,
     Knots,
@@ -26,13 +27,14 @@ from .locate import (
 )
 from .methods.base import Goal, Stepper
 from .methods.reuse import steadier
+from .methods.tangent import asked, counted, dropped, taken
 from .model import At, Model, Par
 from .record import FLOW, Carry, Knobs, Rows
 from .results import Result
 from .search import arrivals, begin_search, pick_first, polish, search
 from .staging import branch, staged
 
-REJECT, ACCEPT, LOOK, SEARCH = range(4)
+ASK, REJECT, ACCEPT, LOOK, SEARCH = range(-1, 4)
 NOISE = 64  # times rounding: a guard that is no larger than that is zero
 PREDICTED = 0.3  # relative change of a Jacobian over a step, by its slopes: it does not jump
 MOMENT = 1e-9  # of the time so far: a determinant that is gone by then is zero here
@@ -62,6 +64,7 @@ class Tried(NamedTuple):
     evaluations: Any
     retry: Any  # worth another attempt of the same length
     impasse: Any  # it comes to a point at which z is not determined, or passes one
+    blind: Any  # its error says nothing about derivatives
 
 
 def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
@@ -75,6 +78,8 @@ def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
         tried = tried._replace(error=jnp.maximum(tried.error, unseen))
     if model.guards:
         tried = staged(lambda: polish(model, par, c, tried))
+    if c.tangent:
+        tried = tried._replace(error=jnp.maximum(tried.error, counted(c.tangent)))
     row = Rows(
         c.at.tau, c.at.w, c.at.i, sigma(par) * tried.h, jnp.full((), FLOW, jnp.int32),
         (c.member,) * model.families, c.at.z, tried.aux,
@@ -86,18 +91,20 @@ def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     )
     c = c._replace(counts=counts, memory=tried.memory)
     cases = [
-        lambda: _reject(model, par, knobs, c, tried, h, adaptive),
+        lambda: _reject(spec, par, knobs, c, tried, h, verdict == ASK),
         lambda: _accept(model, stepper, par, c, tried),
     ]
     if model.guards:
         cases.append(lambda: _look(model, stepper, adaptive, par, c, tried))
         cases.append(lambda: search(model, par, knobs, c, tried, _moved(stepper, c, tried)))
-    new = branch(verdict, cases, lazy=True)
+    new = branch(jnp.maximum(verdict, REJECT) if c.tangent else verdict, cases, lazy=True)
     full = counts.steps >= knobs.max_steps
     running = new.code == int(Result.running)
     stuck = (h <= resolution(new.at.tau)) & ~new.search.on
     why = jnp.where(stuck, int(Result.step_underflow), int(Result.too_many_steps))
     code = jnp.where((full | stuck) & running & (new.jump < 0), why, new.code)
+    if c.tangent:
+        h = jnp.where(verdict == ASK, new.h, h)
     return new._replace(code=code, h=h, error=memory), row
 
 
@@ -124,7 +131,7 @@ def _try(model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs,
     return Tried(
         h, at, trial.k, trial.error, finite, at_target, mids, mid_slopes, values, slopes,
         jnp.zeros((), bool), trial.aux, trial.memory, trial.converged, trial.evaluations,
-        jnp.asarray(trial.retry), jnp.zeros((), bool),
+        jnp.asarray(trial.retry), jnp.zeros((), bool), jnp.asarray(trial.blind),
     )  # fmt: skip
 
 
@@ -207,6 +214,8 @@ def _verdict(model: Model, adaptive: bool, par: Par, c: Carry, tried: Tried) -> 
         for j in range(len(model.guards)):
             calm = calm & jnp.all(quiet(_knots(c, tried, j, sig), c.sides[j]))
         good = jnp.where(c.search.on, SEARCH, jnp.where(calm, ACCEPT, LOOK))
+    if c.tangent:
+        good = jnp.where(asked(c.tangent, tried.blind) & ~c.search.on, ASK, good)
     return jnp.where(ok, good, REJECT).astype(jnp.int32)
 
 
@@ -229,7 +238,7 @@ def _next_length(
         factor = steadier(factor)
     grown = jnp.where(c.counts.shaken > 0, jnp.minimum(factor, 1.0), factor) * tried.h
     grown = jnp.where(tried.at_target, jnp.maximum(c.h, grown), grown)
-    grown = jnp.where(verdict == SEARCH, c.h, grown)
+    grown = jnp.where((verdict == SEARCH) | (verdict == ASK), c.h, grown)
     shorter = jnp.where(tried.converged, jnp.minimum(factor, 0.9), 0.25)
     shorter = jnp.where(tried.retry, 1.0, shorter)
     failed = jnp.where(tried.finite, shorter, 0.1) * tried.h
@@ -238,28 +247,34 @@ def _next_length(
     return jnp.where(verdict == REJECT, failed, grown), memory
 
 
-def _reject(
-    model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Any, adaptive: bool
-) -> Carry:
-    """Try again with a shorter step, or give up with a name."""
+def _reject(spec: Any, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Any, asks: Any) -> Carry:
+    """Try again with a shorter step, or after a look at a tangent, or give up with a name."""
     bad = jnp.where(tried.finite, c.counts.bad, c.counts.bad + VAIN)
     shaken = jnp.where(tried.finite, c.counts.shaken, 1).astype(jnp.int32)
     counts = c.counts._replace(rejected=c.counts.rejected + 1, bad=bad, shaken=shaken)
     least = resolution(c.at.tau) + 1e-300
-    hopeless = (h <= least) | (bad >= 20 * VAIN) | (not adaptive)
+    hopeless = (h <= least) | (bad >= 20 * VAIN) | (not spec.adaptive)
     why = jnp.where(tried.converged, int(Result.step_underflow), int(Result.newton_failed))
     why = jnp.where(tried.finite, why, int(Result.non_finite))
-    if model.constraint is not None:
+    if spec.model.constraint is not None:
         no = jnp.zeros((), bool)
         near = jax.lax.cond(
             hopeless & ~tried.impasse,
-            lambda: near_impasse(model, c.at, par, c.k1, knobs.atol),
+            lambda: near_impasse(spec.model, c.at, par, c.k1, knobs.atol),
             lambda: no,
         )
         why = jnp.where(near | tried.impasse, int(Result.singular), why)
     code = jnp.where(hopeless, why, c.code)
     off = c.search._replace(on=jnp.zeros((), bool))  # a search begins anew with a shorter step
-    return c._replace(counts=counts, code=code, search=off)
+    c = c._replace(counts=counts, code=code, search=off, h=h)
+    if not c.tangent:
+        return c
+    stay, go = lambda: (dropped(c.tangent), h), lambda: travel(spec, par, knobs, c, tried.h)
+    asks = asks.astype(jnp.int32)
+    tangent, h = branch(asks, [stay, go], lazy=True)
+    steps, rejected = counts.steps - asks, counts.rejected - asks  # that was no attempt
+    counts = counts._replace(steps=steps, rejected=rejected)
+    return c._replace(tangent=tangent, h=h, counts=counts)
 
 
 def _recovered(c: Carry, tried: Tried) -> Any:
@@ -286,8 +301,10 @@ def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
     )
     return c._replace(
         at=tried.at, k1=tried.k, values=tried.values, slopes=tried.slopes, sides=sides,
-        counts=counts, search=c.search._replace(on=jnp.zeros((), bool)),
+        counts=counts, search=c.search._replace(on=jnp.zeros((), bool), curve=jnp.zeros(())),
+        spent=c.spent + tried.error if tried.values else (),
         memory=stepper.accepted(c.memory), cap=1.25 * c.cap,
+        tangent=c.tangent and taken(c.tangent, tried.blind, tried.error),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from .invariants import broken
 from .leaves import Leaves, blank, select
 from .locate import ABOVE, BELOW, FIRED, FRESH, INACTIVE, fires
 from .methods.base import Stepper
+from .methods.tangent import renewed
 from .model import Action, At, Model, Par
 from .record import (
     Carry,
@@ -100,7 +101,7 @@ def _guard_side(
     return jnp.where(active, side, INACTIVE).astype(jnp.int32)
 
 
-def _members(action: Action) -> Any:
+def members(action: Action) -> Any:
     return 0 if action.size is None else jnp.arange(action.size, dtype=jnp.int32)
 
 
@@ -135,7 +136,7 @@ def _guards_after(
     sides, together, due = [], [], []
     for j, action in enumerate(model.guards):
         value, tiny, active = here.values[j], here.tiny[j], here.active[j]
-        mine = (fired == model.actions.index(action)) & (_members(action) == member)
+        mine = (fired == model.actions.index(action)) & (members(action) == member)
         if not starting:  # a root is zero, whatever rounding makes of it
             unmoved = c.together[j] & (jnp.abs(value - c.values[j]) <= tiny)
             tiny = jnp.where(unmoved, jnp.maximum(tiny, jnp.abs(value)), tiny)
@@ -293,27 +294,13 @@ def start(model: Model, at: At, par: Par, knobs: Knobs) -> Carry:
         rooted=jnp.zeros((), bool), search=empty_search(),
         counts=Counts(*([jnp.zeros((), jnp.int32)] * len(Counts._fields))),
         pace=empty_pace(model.n_guards), code=jnp.full((), int(Result.running), jnp.int32),
-        cap=jnp.full((), jnp.inf),
+        cap=jnp.full((), jnp.inf), spent=jnp.zeros(()) if model.guards else (),
     )  # fmt: skip
     nobody = jnp.full((), -1, jnp.int32)
     return settle(model, at, par, blank, nobody, 0, knobs, starting=True)
 
 
-def arrive(model: Model, stepper: Stepper, par: Par, c: Carry) -> tuple[Carry, Rows]:
-    """Come up to the chosen jump: a row of length zero. The stop ends here."""
-    tau = c.at.tau
-    for place, action in enumerate(model.actions):
-        if action.kind != "guard":
-            tau = jnp.where(c.jump == place, model.time_of(action, c.at, par), tau)
-    stop = c.jump == len(model.actions) - 1
-    code = jnp.where(stop, int(Result.success), c.code).astype(c.code.dtype)
-    counts = c.counts._replace(rows=c.counts.rows + 1)
-    row = _jump_row(model, stepper, c, approach_kind(c.jump))
-    no = jnp.zeros((), bool)
-    return c._replace(at=c.at._replace(tau=tau), rooted=no, counts=counts, code=code), row
-
-
-def _jump_row(model: Model, stepper: Stepper, c: Carry, kind: Any) -> Rows:
+def jump_row(model: Model, stepper: Stepper, c: Carry, kind: Any) -> Rows:
     return Rows(
         c.at.tau, c.at.w, c.at.i, jnp.zeros(()), kind, (c.member,) * model.families, c.at.z,
         blank(stepper.aux(model)),
@@ -333,7 +320,7 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
     """Carry out the chosen jump: one row of length zero."""
     if model.constraint is not None:  # the last correction of a root moves x, not z
         c = c._replace(at=solved(model, c.at, par)[0])
-    row = _jump_row(model, stepper, c, reset_kind(c.jump))
+    row = jump_row(model, stepper, c, reset_kind(c.jump))
 
     def branch(action: Action):
         def go(at: At) -> At:
@@ -392,5 +379,6 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
         error=jnp.full((), FORGOTTEN),
         search=empty_search(),
         memory=stepper.memory(model),
+        tangent=renewed(c.tangent),
     )
     return new, row

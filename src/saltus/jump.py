@@ -18,12 +18,15 @@ from .leaves import Leaves
 from .model import Action, At, Model, Par
 from .taylor import derivatives, moved
 
+STEEP = 1e200  # its square is infinite
+
 
 class Firing(NamedTuple):
     """What was decided about a jump: the member of a family; `due` replaces a prescribed time."""
 
     member: Any
     due: Any = None
+    grazes: Any = False  # its guard may only touch zero: its slope counts as zero
 
 
 def root_length(
@@ -50,9 +53,13 @@ def root_length(
 
     zero, one = jnp.zeros_like(at.tau), jnp.ones_like(at.tau)
     slope = jax.lax.stop_gradient(jax.jvp(lambda s: along(s, 1), (zero,), (one,))[1])
+    slope = jnp.where(firing.grazes, 1.0, slope)
+    steep = jnp.where(firing.grazes, STEEP, 1.0)  # and of nothing it still makes nothing
     delta = zero
     for _ in range(degree):
-        delta = delta - along(delta, degree) / slope
+        miss = along(delta, degree)
+        miss = miss - jnp.where(firing.grazes, jax.lax.stop_gradient(miss), 0.0)
+        delta = delta - miss / slope * steep * steep
     return delta
 
 

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .arrival import arrive
 from .attempt import attempt
 from .consistent import solved
 from .control import FORGOTTEN
-from .firing import arrive, fire, guard_slopes, refresh_flags, sigma, start
+from .firing import fire, guard_slopes, refresh_flags, sigma, start
 from .lanes import Level, nest
 from .leaves import rms, select
 from .methods.base import Stepper
+from .methods.tangent import unborn
 from .model import At, Model, Par
 from .record import FLOW, Carry, Knobs, Rows
 from .results import Result
@@ -88,14 +90,15 @@ def begin(spec: Spec, at: At, par: Par, knobs: Knobs) -> Carry:
     counts = c.counts._replace(evaluations=jnp.full((), 2 if spec.adaptive else 1, jnp.int32))
     memory = spec.stepper.memory(spec.model)
     code = verdict(spec.model, par, knobs, c.code)
-    return c._replace(h=h, error=jnp.full((), FORGOTTEN), counts=counts, memory=memory, code=code)
+    c = c._replace(h=h, error=jnp.full((), FORGOTTEN), counts=counts, memory=memory, code=code)
+    return c._replace(tangent=unborn(spec.model)) if spec.adaptive else c
 
 
 def iterate(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> tuple[Carry, Rows]:
     """One iteration of one lane."""
     cases = [
         lambda: attempt(spec, par, knobs, c),
-        lambda: arrive(spec.model, spec.stepper, par, c),
+        lambda: arrive(spec.model, spec.stepper, par, knobs, c),
     ]
     if len(spec.model.actions) > 1:
         cases.append(lambda: fire(spec.model, spec.stepper, par, knobs, c))

@@ -11,6 +11,7 @@ from .model import At
 
 # Kinds of rows: a flow, or for each action an approach (the last bit of flow) and a reset.
 FLOW = 0
+GRAZES = 1e-300  # the length of an approach whose guard may only touch zero: no derivative
 READ = -1  # an excursion to a save time; a short one is the approach of an action after the last
 
 
@@ -80,7 +81,7 @@ class Search(NamedTuple):
     last: Any  # the last Newton correction
     count: Any
     tiny: Any  # how far from zero the guard may be by rounding
-    curve: Any  # its second derivative where the model has its minimum, away from zero
+    curve: Any  # its second derivative, away from zero: at a minimum, or where it has a root
 
 
 class Counts(NamedTuple):
@@ -130,6 +131,8 @@ class Carry(NamedTuple):
     code: Any
     cap: Any  # no longer step, lest guards hide crossings
     memory: Any = ()  # the method's
+    spent: Any = ()  # the scaled errors of all steps, where there are guards
+    tangent: Any = ()  # one that travels along where states are at rest (methods/tangent.py)
 
 
 def empty_search() -> Search:

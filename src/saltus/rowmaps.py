@@ -87,7 +87,8 @@ def approach_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row:
     if len(theta) > model.n_theta and k == len(model.actions) - 1:
         end = model.time_of(model.actions[k], at, par)
         due = jnp.where(action_of(row.kind) > k, save_time(spec, theta, row), end)
-    there = approach(model, model.actions[k], at, par, Firing(row.member, due), degree)
+    firing = Firing(row.member, due, jnp.abs(row.h) > 0)
+    there = approach(model, model.actions[k], at, par, firing, degree)
     return _like(s, there)
 
 

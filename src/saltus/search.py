@@ -94,7 +94,11 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Ca
             jnp.where(t, b.astype(v.dtype), v)
             for t, b, v in zip(together, c.leaving, moved.sides, strict=True)
         )
-        new = moved._replace(together=together, sides=sides)
+        turn = pick(list(tried.slopes), s.guard, s.member) - pick(
+            list(tried.mid_slopes), s.guard, s.member
+        )
+        bend = moved.search._replace(curve=2 * jnp.abs(turn) / tried.h)
+        new = moved._replace(together=together, sides=sides, search=bend)
         nothing = (jnp.zeros((), bool), jnp.zeros((), bool))
         return choose(model, new, [(t, t) for t in together] + [nothing] * len(model.timed))
 

@@ -71,7 +71,7 @@ class Run:
         if int(self.carry.jump) < 0:
             self._flow()
         elif bool(self.carry.rooted):
-            self._keep(*self.tools.arrive(self.par, self.carry))
+            self._keep(*self.tools.arrive(self.par, self.knobs, self.carry))
         else:
             self._keep(*self.tools.fire(self.par, self.knobs, self.carry))
 

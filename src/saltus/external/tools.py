@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ..firing import arrive, fire
+from ..arrival import arrive
+from ..firing import fire
 from ..leaves import Leaves
 from ..loop import Spec, begin
 from ..model import At, Par

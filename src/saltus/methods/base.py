@@ -22,6 +22,7 @@ from ..control import PI, Fixed
 from ..leaves import Leaves, Shapes
 from ..model import At, Model, Par
 from ..trace import is_tracer
+from .tangent import Tangent
 
 FINEST = 10 * float(np.finfo(np.float64).eps)  # relative tolerance
 
@@ -39,6 +40,7 @@ class Trial(NamedTuple):
     converged: Any  # whether the equations of the step were solved
     evaluations: Any  # of the flow
     retry: Any = False  # worth another attempt of the same length: the memory has changed
+    blind: Any = False  # its error says nothing about derivatives (tangent.py)
 
 
 class Goal(NamedTuple):
@@ -83,6 +85,12 @@ class Stepper(Protocol):
     def attempt(
         self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Any, memory: Any
     ) -> Trial: ...
+
+    def tangent(
+        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: Any, tangent: Tangent
+    ) -> tuple[Leaves, Leaves, Any, Any]:
+        """A tangent at both ends of a step, its scaled error, and how much push it had."""
+        ...
 
     def accepted(self, memory: Any) -> Any:
         """The memory once the loop has moved to the end of the step."""
@@ -181,6 +189,10 @@ def _check_tolerances(who: str, rtol: list, atol: list, adaptive: bool) -> None:
             f"{who}: rtol and atol are both 0, which no step can meet. "
             "Write rtol=1e-10, or control=saltus.Fixed(h)."
         )
+
+
+def larger(a: Any, b: Any) -> Any:
+    return jnp.maximum(jnp.abs(a), jnp.abs(b))
 
 
 def scales(goal: Goal, x0: Leaves, x1: Leaves, atol: Leaves) -> list:

@@ -16,6 +16,7 @@ from ..model import At, Model, Par
 from . import tableaus
 from .base import Goal, Method, Trial, scales
 from .tableaus import Tableau
+from .tangent import Tangent, begun, blind, finely, gentle, way
 
 Flow = Callable[[Any, Leaves], Leaves]
 
@@ -98,7 +99,9 @@ class ExplicitStepper:
         seek = _Seeker(model, par, at)
         x = at.w[:m]
         end, ks = full_step(tab, seek.flow, at.tau, x, h, k, stage_maker(model))
-        error = error_norm(tab, x, end, h, ks, goal)
+        sizes = scales(goal, x, end, goal.atol[:m])
+        error = error_norm(tab, sizes, h, ks)
+        lost = blind(model, goal, *_motion(tab, h, ks), sizes)
         *inside, z = seek.found
         last = At(at.tau + h, (*end, *at.w[m:]), at.i, z)
         x_mid, k_mid = middle(tab, x, h, ks)
@@ -107,7 +110,31 @@ class ExplicitStepper:
             mid = solved(model, mid, par)[0]
         count = jnp.full((), tab.stages - 1, jnp.int32)
         aux = tuple(v for z in inside for v in z)
-        return Trial(last, ks[-1], error, mid, k_mid, aux, (), jnp.ones((), bool), count)
+        yes = jnp.ones((), bool)
+        return Trial(last, ks[-1], error, mid, k_mid, aux, (), yes, count, False, lost)
+
+    def tangent(
+        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: tuple, tangent: Tangent
+    ) -> tuple[Leaves, Leaves, Any, Any]:
+        tab, m, make = self.tableau, model.moving, stage_maker(model)
+        x, rest = at.w[:m], at.w[m:]
+        sizes = scales(goal, x, x, goal.atol[:m])
+        u = begun(tangent, sizes, x)
+
+        def along(x: Leaves, rest: Leaves, theta: Leaves, count: int) -> list[Leaves]:
+            there = at._replace(w=(*x, *rest))
+            seek = _Seeker(model, par._replace(theta=theta), there, 1)
+            return make(tab, seek.flow, at.tau, x, h, [], count)
+
+        push = way(model, at, par)
+        first = lambda rest, theta: along(x, rest, theta, 1)[0]
+        slope = jax.jvp(first, (rest, par.theta), tuple(push))[1]
+        push, part = gentle(push, tangent, slope, h, sizes)
+        whole = lambda x, rest, theta: along(x, rest, theta, tab.stages)
+        ks = jax.jvp(whole, (x, rest, par.theta), (u, *push))[1]
+        end = combine(u, h, tab.b[:-1], ks[:-1])
+        fine = scales(Goal(*finely(goal, sizes), True), u, end, finely(goal, sizes)[1])
+        return u, end, error_norm(tab, fine, h, ks), part
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
         return aux
@@ -219,12 +246,9 @@ def full_step(
     return combine(x, h, tab.b[:-1], ks[:-1]), ks
 
 
-def error_norm(
-    tab: Tableau, x0: Leaves, x1: Leaves, h: Any, ks: Sequence[Leaves], goal: Goal
-) -> Any:
+def error_norm(tab: Tableau, sizes: Sequence[Any], h: Any, ks: Sequence[Leaves]) -> Any:
     """The scaled error of a step (M20)."""
-    zero = tuple(jnp.zeros_like(leaf) for leaf in x0)
-    sizes = scales(goal, x0, x1, goal.atol[: len(x0)])
+    zero = tuple(jnp.zeros_like(k) for k in ks[0])
     norms = []
     for weights in tab.error:
         error = combine(zero, h, weights, ks)
@@ -233,6 +257,14 @@ def error_norm(
         return norms[0]
     fifth, third = norms[0] ** 2, norms[1] ** 2
     return jnp.where(fifth == 0, fifth, fifth / jnp.sqrt(fifth + 0.01 * third + 1e-300))
+
+
+def _motion(tab: Tableau, h: Any, ks: Sequence[Leaves]) -> tuple[Leaves, Leaves]:
+    """The error of each leaf, and how far it moves."""
+    zero = tuple(jnp.zeros_like(k) for k in ks[0])
+    some = zip(ks[0], ks[len(ks) // 2], ks[-1], strict=True)
+    moves = tuple(jnp.abs(h) * (jnp.abs(a) + jnp.abs(b) + jnp.abs(c)) for a, b, c in some)
+    return combine(zero, h, tab.error[0], ks), moves
 
 
 def middle(tab: Tableau, x: Leaves, h: Any, ks: Sequence[Leaves]) -> tuple[Leaves, Leaves]:

@@ -63,6 +63,11 @@ class Projecting:
         count = trial.evaluations + 1
         return trial._replace(end=end, k=model.flow(end, par), evaluations=count)
 
+    def tangent(
+        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: Any, tangent: Any
+    ) -> tuple[Leaves, Leaves, Any, Any]:
+        return self.inner.tangent(model, par, goal, at, h, memory, tangent)
+
     def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
         return self._onto(model, par, self.inner.row(model, par, at, h, aux, degree), degree)
 

@@ -16,22 +16,22 @@ import numpy as np
 
 from ..consistent import solved
 from ..implicit import still
-from ..leaves import Leaves, Shapes
+from ..leaves import Leaves, Shapes, select
 from ..linalg import Vec, add, factor_shifted, jacobian, mean_square, solve, times
 from ..model import At, Model, Par
 from ..taylor import drift
 from . import reuse
-from .base import Goal, Method, Trial
+from .base import Goal, Method, Trial, larger, scales
 from .collocation import Collocation
-from .stages import Field, norm_of, unknowns
+from .radau_polynomial import ROOT, C, lagrange, lagrange_slopes, quadrature
+from .stages import Field, Linearised, norm_of, unknowns
+from .tangent import NEW, WAITS, Tangent, begun, blind, finely, gentle, way
 
-_ROOT = np.sqrt(6.0)
-C = np.array([(4 - _ROOT) / 10, (4 + _ROOT) / 10, 1.0])
 A = np.array([[c ** (k + 1) / (k + 1) for k in range(3)] for c in C]) @ np.linalg.inv(
     np.vander(C, 3, increasing=True)
 )
 # The error estimate subtracts a formula of order 3 that also uses the flow at the start.
-ERROR = np.array([-13 - 7 * _ROOT, -13 + 7 * _ROOT, -1.0]) / 3
+ERROR = np.array([-13 - 7 * ROOT, -13 + 7 * ROOT, -1.0]) / 3
 
 
 def _decouple() -> tuple[float, complex, np.ndarray, np.ndarray]:
@@ -45,28 +45,6 @@ def _decouple() -> tuple[float, complex, np.ndarray, np.ndarray]:
 
 
 REAL, PAIR, T, T_INV = _decouple()
-NODES = np.array([0.0, *C])
-
-
-def lagrange(s: Any) -> list:
-    """The three cubics that are 1 at one of the stages and 0 at the others and at 0."""
-    out = []
-    for i in (1, 2, 3):
-        others = [NODES[j] for j in range(4) if j != i]
-        out.append(
-            (s - others[0]) * (s - others[1]) * (s - others[2])
-            / float(np.prod([NODES[i] - o for o in others]))
-        )  # fmt: skip
-    return out
-
-
-def lagrange_slopes(s: float) -> list[float]:
-    e = 1e-3  # exact for cubics, up to rounding, with this stencil
-    low, high, low2, high2 = (lagrange(s + k * e) for k in (-1, 1, -2, 2))
-    return [
-        (8 * (b - a) - (d - c)) / (12 * e)
-        for a, b, c, d in zip(low, high, low2, high2, strict=True)
-    ]
 
 
 class Radau5(Method):
@@ -102,6 +80,7 @@ class _Iterate(NamedTuple):
 
 
 LIMIT = 10
+UNSOLVED = 1e3  # the error of a tangent whose equations were not solved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +138,7 @@ class RadauStepper:
         end = field.state(at.tau + h, stages[2], q_end)
         if model.constraint is not None and model.constraint.highest == 2:
             end = solved(model, end, par)[0]
-        error = _error(field, goal, h, k, y, mass, real, inc, rates, q_end, scale)
+        error, off = _error(field, goal, h, k, y, mass, real, inc, rates, q_end, scale)
         middle, k_middle = _middle(field, h, y, inc, q, rates)
         aux = tuple(v for vec in stages for v in vec)
         converged = state.done & ~state.lost
@@ -168,9 +147,68 @@ class RadauStepper:
         kept = reuse.judged(kept, converged, state.rate) if kept else ()
         new = Memory(fresh, jnp.asarray(h), jnp.zeros(()), kept)
         count = 3 * state.k + 2
+        ways = zip(*(field.layout.unpack(tuple(map(jnp.abs, v))) for v in inc), strict=True)
+        moves = [sum(v) for v in ways][: model.nx]
+        moves += [jnp.abs(h) * sum(map(jnp.abs, r)) for r in zip(*rates, strict=True)]
+        sizes = scales(goal, at.w[: model.moving], end.w[: model.moving], goal.atol[: model.moving])
+        lost = blind(model, goal, off, moves, sizes)
+        k_end = model.flow(end, par)
         return Trial(
-            end, model.flow(end, par), error, middle, k_middle, aux, new, converged, count, retry
+            end, k_end, error, middle, k_middle, aux, new, converged, count, retry, lost
+        )  # fmt: skip
+
+    def tangent(
+        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: Memory, tangent: Tangent
+    ) -> tuple[Leaves, Leaves, Any, Any]:
+        field, m = Field(model, par, at), model.nx
+        y, mass, layout = field.start(), field.mass(), field.layout
+        jac = jacobian(functools.partial(field.rhs, at.tau), y, layout.structure)
+        real, pair = _factors(model)(jac, h)
+        now = at.w[: model.moving]
+        sizes = scales(goal, now, now, goal.atol[: model.moving])
+        u = begun(tangent, sizes, now)
+        none = tuple(jnp.zeros_like(v) for v in at.z)
+        seen = u[:m]
+        for k in range(2):  # what is much faster than the step has died out already
+            packed = times(mass, layout.pack((*seen, *none)))
+            seen = layout.unpack(solve(real, add((REAL / h, packed))))[:m]
+            old = (tangent.phase == WAITS) | (tangent.phase == NEW)
+            if k == 0 and model.constraint is not None and model.constraint.highest == 2:
+                old = tangent.phase == WAITS  # and the constraint holds
+            seen = tuple(a.astype(b.dtype) for a, b in zip(seen, u[:m], strict=True))
+            u = (*select(old, u[:m], seen), *u[m:])
+            seen = u[:m]
+        stages = [add((1.0, y), (1.0, z)) for z in memory.increments]
+        line = Linearised(field, [y, *stages], way(model, at, par))
+        push, part = gentle(
+            line.push, tangent, line.slope(tuple(map(jnp.zeros_like, u)))[0], h, sizes
         )
+        line = line._replace(push=push)
+        k, dz = line.slope(u)
+        line = line._replace(at=At(at.tau, (*u, *at.w[model.moving :]), at.i, dz))
+        uy = layout.pack((*u[:m], *dz))
+        fine = Goal(
+            *finely(goal, (*sizes, *scales(goal, at.z, at.z, goal.atol[model.moving :]))), True
+        )
+        scale = field.scale(fine, uy, jnp.minimum(jnp.abs(h), 1.0))
+        zero = tuple(jnp.zeros_like(v) for v in uy)
+        state = _newton(line, fine, h, uy, mass, scale, (real, pair), [zero] * 3)
+        inc = _untransformed(state.w)
+        rates = [
+            line.both(at.tau + c * h, add((1.0, uy), (1.0, z)), i + 1)[1]
+            for i, (c, z) in enumerate(zip(C, inc, strict=True))
+        ]
+        q_end = tuple(
+            v + h * sum(float(A[2, j]) * r[i] for j, r in enumerate(rates))
+            for i, v in enumerate(u[m:])
+        )  # fmt: skip
+        last = add((1.0, uy), (1.0, inc[2]))
+        scale = field.scale(fine, tuple(map(larger, uy, last)), jnp.minimum(jnp.abs(h), 1.0))
+        error, _ = _error(line, fine, h, k, uy, mass, real, inc, rates, q_end, scale)
+        end = tuple(
+            v.astype(o.dtype) for v, o in zip((*layout.unpack(last)[:m], *q_end), u, strict=True)
+        )
+        return u, end, jnp.where(state.done & ~state.lost, error, UNSOLVED), part
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
         y = unknowns(model).pack((*at.w[: model.nx], *at.z))
@@ -257,7 +295,7 @@ def _predicted(memory: Memory, h: Any) -> list[Vec]:
 
 
 def _newton(
-    field: Field, goal: Goal, h: Any, y: Vec, mass: Vec, scale: Vec, factors: tuple, guess: Any
+    field: Any, goal: Goal, h: Any, y: Vec, mass: Vec, scale: Vec, factors: tuple, guess: Any
 ) -> _Iterate:
     """Simplified Newton on the decoupled systems (M40)."""
     real, pair = factors
@@ -269,8 +307,8 @@ def _newton(
     def iterate(s: _Iterate) -> _Iterate:
         z = _untransformed(s.w)
         values = [
-            field.rhs(tau + float(c) * h, add((1.0, y), (1.0, v)))
-            for c, v in zip(C, z, strict=True)
+            field.rhs(tau + float(c) * h, add((1.0, y), (1.0, v)), i + 1)
+            for i, (c, v) in enumerate(zip(C, z, strict=True))
         ]
         f = _transformed(values)
         w0, w1, w2 = s.w
@@ -305,10 +343,10 @@ def _newton(
 
 
 def _error(
-    field: Field, goal: Goal, h: Any, k: Leaves, y: Vec, mass: Vec, real: Any,
+    field: Any, goal: Goal, h: Any, k: Leaves, y: Vec, mass: Vec, real: Any,
     inc: list[Vec], rates: list[Leaves], q_end: Leaves, scale: Vec,
-) -> Any:  # fmt: skip
-    """The scaled error of a step (M41): filtered, once more where it is too large."""
+) -> tuple[Any, Leaves]:  # fmt: skip
+    """The scaled error of a step (M41): filtered, once more where it is too large; and leaves."""
     model, at = field.model, field.at
     jump = times(mass, add(*[(float(e) / h, z) for e, z in zip(ERROR, inc, strict=True)]))
     zero = tuple(jnp.zeros_like(v) for v in at.z)
@@ -325,8 +363,9 @@ def _error(
         return norm_of(list(zip(second, scale, strict=True)))
 
     best = jax.lax.cond((first > 1.0) & jnp.isfinite(first), again, lambda: first)
+    leaves = field.layout.unpack(error)[: model.nx]
     if not rates[0]:
-        return best
+        return best, leaves
     lead = h / REAL
     extra = jax.jvp(lambda v: field.both(at.tau, v)[1], (y,), (error,))[1]
     parts_q = []
@@ -337,7 +376,8 @@ def _error(
         size = atol + goal.rtol * jnp.maximum(jnp.abs(q0), jnp.abs(q_end[i]))
         parts_q.append((e, size))
     n, m = sum(v.size for v in error), sum(e.size for e, _ in parts_q)
-    return jnp.sqrt((n * best**2 + m * norm_of(parts_q) ** 2) / (n + m))
+    norm = jnp.sqrt((n * best**2 + m * norm_of(parts_q) ** 2) / (n + m))
+    return norm, (*leaves, *(e for e, _ in parts_q))
 
 
 def _middle(
@@ -347,18 +387,9 @@ def _middle(
     weights, slopes = lagrange(0.5), lagrange_slopes(0.5)
     half = add((1.0, y), *[(float(w), z) for w, z in zip(weights, inc, strict=True)])
     slope = add(*[(w / h, z) for w, z in zip(slopes, inc, strict=True)])
-    b, b_slope = _quadrature(0.5)
+    b, b_slope = quadrature(0.5)
     q_half = tuple(v + h * sum(b[j] * r[i] for j, r in enumerate(rates)) for i, v in enumerate(q))
     q_slope = tuple(sum(b_slope[j] * r[i] for j, r in enumerate(rates)) for i in range(len(q)))
     at = field.state(field.at.tau + 0.5 * h, half, q_half)
     leaves = field.layout.unpack(slope)[: field.model.nx]
     return at, (*leaves, *q_slope)
-
-
-@functools.lru_cache(maxsize=4)
-def _quadrature(s: float) -> tuple[list[float], list[float]]:
-    """Weights of the integral from 0 to s, and of the value at s, of a quadratic through stages."""
-    inverse = np.linalg.inv(np.vander(C, 3, increasing=True))
-    integral = np.array([s ** (k + 1) / (k + 1) for k in range(3)]) @ inverse
-    value = np.array([s**k for k in range(3)]) @ inverse
-    return list(map(float, integral)), list(map(float, value))

@@ -9,16 +9,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..consistent import attached, solved
 from ..implicit import still
-from ..leaves import Leaves, Shapes
+from ..leaves import Leaves, Shapes, select
 from ..linalg import Vec, add, factor_shifted, jacobian, solve, times, with_columns
 from ..model import At, Model, Par
-from .base import Goal, Method, Trial
-from .stages import Field, directional, norm_of
+from .base import Goal, Method, Trial, larger, scales
+from .stages import Field, Linearised, directional, norm_of
+from .tangent import OFF, Tangent, begun, blind, finely, gentle, way
 
 GAMMA = 0.21193756319429014
 _A6 = [
@@ -122,10 +124,10 @@ class RodasStepper:
         q = at.w[m : model.moving]
         end = step.state(1.0, B, us, qs)
         end = solved(model, end, par)[0]
-        scale = field.scale(goal, tuple(map(_larger, y, field.layout.pack((*end.w[:m], *end.z)))))
+        scale = field.scale(goal, tuple(map(larger, y, field.layout.pack((*end.w[:m], *end.z)))))
         parts = list(zip(us[-1], scale, strict=True))
         for i, e in enumerate(qs[-1]):
-            size = goal.atol[m + i] + goal.rtol * _larger(q[i], end.w[m + i])
+            size = goal.atol[m + i] + goal.rtol * larger(q[i], end.w[m + i])
             parts.append((e, size))
         last = [*B]
         weights = [w + 0.5 * b for w, b in zip(MIDDLE, last, strict=True)]
@@ -136,10 +138,52 @@ class RodasStepper:
             sum(s * u[i] for s, u in zip(slopes, qs, strict=True)) for i in range(len(q))
         )
         count = jnp.full((), 8, jnp.int32)
+        sizes = scales(goal, at.w[: model.moving], end.w[: model.moving], goal.atol[: model.moving])
+        some = [(*field.layout.unpack(us[j])[:m], *qs[j]) for j in (0, 3, 5)]
+        moves = [sum(map(jnp.abs, v)) for v in zip(*some, strict=True)]
+        errors = (*field.layout.unpack(us[-1])[:m], *qs[-1])
+        lost = blind(model, goal, errors, moves, sizes)
         return Trial(
             end, model.flow(end, par), norm_of(parts), middle, (*slope, *q_slope), (), (),
-            jnp.ones((), bool), count,
+            jnp.ones((), bool), count, False, lost,
         )  # fmt: skip
+
+    def tangent(
+        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: tuple, tangent: Tangent
+    ) -> tuple[Leaves, Leaves, Any, Any]:
+        field, m = Field(model, par, at), model.moving
+        now, rest = at.w[:m], at.w[m:]
+        sizes = scales(goal, now, now, goal.atol[:m])
+        u = begun(tangent, sizes, now)
+        u = self._filtered(field, h, u, tangent.phase == OFF)
+        line = Linearised(field, [field.start()], way(model, at, par))
+        none = tuple(map(jnp.zeros_like, u))
+        push, part = gentle(line.push, tangent, line.slope(none)[0], h, sizes)
+
+        def ends(moving: Leaves, rest: Leaves, theta: Leaves) -> tuple[At, Vec, Leaves]:
+            here = par._replace(theta=theta)
+            there = attached(model, at._replace(w=(*moving, *rest)), here, 1)
+            step = _Step(Field(model, here, there), h)
+            us, qs = step.attached(1)
+            return step.state(1.0, B, us, qs), us[-1], qs[-1]
+
+        end, off, off_q = jax.jvp(ends, (now, rest, par.theta), (u, *push))[1]
+        end, off = end.w[:m], (*field.layout.unpack(off)[: model.nx], *off_q)
+        rtol, atol = finely(goal, sizes)
+        error = norm_of(list(zip(off, scales(Goal(rtol, atol, True), u, end, atol), strict=True)))
+        return u, end, error, part
+
+    def _filtered(self, field: Field, h: Any, u: Leaves, filters: Any) -> Leaves:
+        """A tangent in which what is much faster than the step has died out."""
+        step, m, layout = _Step(field, h), field.model.nx, field.layout
+        factors = step.matrix()
+        none = tuple(jnp.zeros_like(v) for v in field.at.z)
+        v = u[:m]
+        for _ in range(2):
+            packed = times(step.mass, layout.pack((*v, *none)))
+            v = layout.unpack(solve(factors, add((1.0 / GAMMA, packed))))[:m]
+        v = tuple(a.astype(b.dtype) for a, b in zip(v, u[:m], strict=True))
+        return (*select(filters, v, u[:m]), *u[m:])
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
         return aux
@@ -159,10 +203,6 @@ class RodasStepper:
         self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
     ) -> At:
         return self.row(model, par, at, h, aux, degree)
-
-
-def _larger(a: Any, b: Any) -> Any:
-    return jnp.maximum(jnp.abs(a), jnp.abs(b))
 
 
 class _Step:

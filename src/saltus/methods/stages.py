@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..consistent import attached
 from ..factors import structure_of
 from ..leaves import Leaves
 from ..linalg import Layout, Vec, dense, times
 from ..model import At, Model, Par
 from .base import Goal
+from .tangent import Way
 
 
 class Field(NamedTuple):
@@ -46,7 +48,8 @@ class Field(NamedTuple):
         g = model.residuals(here, self.par) if model.constraint is not None else ()
         return self.rows.pack((*moving[: model.nx], *g)), moving[model.nx :]
 
-    def rhs(self, tau: Any, y: Vec) -> Vec:
+    def rhs(self, tau: Any, y: Vec, place: int = 0) -> Vec:
+        """`(f, g)`; the place is one of those at which a linearised field is linearised."""
         return self.both(tau, y)[0]
 
     @property
@@ -96,6 +99,55 @@ class Field(NamedTuple):
         least = jnp.where(most > 0, 0.01 / jnp.where(most > 0, most, 1.0), 0.0)
         whole = jnp.concatenate([allowed[:n], jnp.maximum(allowed[n:], least)])
         return tuple(whole) if self.layout.scalar else (whole,)
+
+
+class Linearised(NamedTuple):
+    """A field's derivative at some places (the start, the stages), pushed by its parameters."""
+
+    field: Field
+    places: list[Vec]
+    push: Way
+    at: At | None = None  # a tangent
+
+    @property
+    def model(self) -> Model:
+        return self.field.model
+
+    @property
+    def layout(self) -> Layout:
+        return self.field.layout
+
+    @property
+    def rows(self) -> Layout:
+        return self.field.rows
+
+    def _turned(self, rest: Leaves, theta: Leaves) -> Field:
+        field = self.field
+        at = field.at._replace(w=(*field.at.w[: self.model.moving], *rest))
+        return Field(self.model, field.par._replace(theta=theta), at)
+
+    def _parameters(self) -> tuple[Leaves, Leaves]:
+        return self.field.at.w[self.model.moving :], self.field.par.theta
+
+    def both(self, tau: Any, y: Vec, place: int = 0) -> tuple[Vec, Leaves]:
+        """`(f, g)` packed, and the rates, for the tangent `y`."""
+        fn = lambda v, *turned: self._turned(*turned).both(tau, v)
+        return jax.jvp(fn, (self.places[place], *self._parameters()), (y, *self.push))[1]
+
+    def rhs(self, tau: Any, y: Vec, place: int = 0) -> Vec:
+        return self.both(tau, y, place)[0]
+
+    def slope(self, u: Leaves) -> tuple[Leaves, Leaves]:
+        """The slope of a tangent of the moving leaves at the start, and its algebraic part."""
+        m = self.model.moving
+
+        def flow(moving: Leaves, *turned: Leaves) -> tuple[Leaves, Leaves]:
+            field = self._turned(*turned)
+            here = field.at._replace(w=(*moving, *field.at.w[m:]))
+            here = attached(self.model, here, field.par, 1)
+            return self.model.flow(here, field.par), here.z
+
+        return jax.jvp(flow, (self.field.at.w[:m], *self._parameters()), (u, *self.push))[1]
 
 
 @functools.lru_cache(maxsize=512)

@@ -1,0 +1,55 @@
+"""The last row before a jump, and whether its guard really crosses zero there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .consistent import attached
+from .firing import asked, jump_row, members, rounding
+from .leaves import Leaves
+from .methods.base import Stepper
+from .model import Model, Par
+from .record import GRAZES, Carry, Knobs, Rows, approach_kind
+from .results import Result
+
+EXTRAPOLATED = 0.05  # of their estimates: the errors of steps that end with the better formula
+
+
+def arrive(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
+    """Come up to the chosen jump: a row of length zero. The stop ends here."""
+    tau = c.at.tau
+    for place, action in enumerate(model.actions):
+        if action.kind != "guard":
+            tau = jnp.where(c.jump == place, model.time_of(action, c.at, par), tau)
+    stop = c.jump == len(model.actions) - 1
+    code = jnp.where(stop, int(Result.success), c.code).astype(c.code.dtype)
+    counts = c.counts._replace(rows=c.counts.rows + 1)
+    row = jump_row(model, stepper, c, approach_kind(c.jump))
+    if model.guards:
+        row = row._replace(h=jnp.where(_grazes(model, par, knobs, c), GRAZES, 0.0))
+    no = jnp.zeros((), bool)
+    return c._replace(at=c.at._replace(tau=tau), rooted=no, counts=counts, code=code), row
+
+
+def _grazes(model: Model, par: Par, knobs: Knobs, c: Carry) -> Any:
+    """Whether the guard that fires goes beyond zero by less than the error of the states (M93)."""
+    rtol, atol = asked(knobs)
+    pairs = zip(c.at.w[: model.moving], atol, strict=False)
+    turns = tuple((a + rtol * jnp.abs(v)).astype(v.dtype) for v, a in pairs)
+
+    def values(moving: Leaves) -> Leaves:
+        at = c.at._replace(w=(*moving, *c.at.w[model.moving :]))
+        return model.guard_values(attached(model, at, par, 1), par)
+
+    errors = jax.jvp(values, (c.at.w[: model.moving],), (turns,))[1]
+    tiny = rounding(model, c.at, par, c.slopes)
+    grazes = jnp.zeros((), bool)
+    for j, action in enumerate(model.guards):
+        depth = 0.5 * c.slopes[j] ** 2
+        room = (EXTRAPOLATED * c.spent * jnp.abs(errors[j]) + 0.1 * tiny[j]) * c.search.curve
+        mine = (c.jump == model.actions.index(action)) & (members(action) == c.member)
+        grazes = grazes | jnp.any(mine & (depth <= room))
+    return grazes

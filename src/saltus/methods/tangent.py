@@ -1,0 +1,234 @@
+"""Steps that suit the linearised flow where the error of the states says nothing about it.
+
+A system at rest has no error whatever the step, and one far below its absolute tolerance none that
+counts; but derivatives go with the linearised flow, which is as fast there as anywhere. So where a
+component does not move, or by less than its error is worth, one tangent in a fixed direction of no
+symmetry travels with the solution, and its error counts as well (M92).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..dependence import dependence
+from ..leaves import Leaves, rms, select
+from ..model import At, Model, Par
+
+# No tangent; none yet since the start or a jump; one that waits for its step; one that fits it.
+OFF, NEW, WAITS, FITS = range(4)
+REST = 1e-3  # of a tolerance: a component that moves by less in a step is at rest
+BLUR = 1e4  # tolerances: a motion whose error is a larger part of it is not resolved
+ROUGHEST = 0.1  # of a motion: an error of this size is too large at any tolerance
+USUAL = 1e-8  # the relative tolerance of tangents where none is given
+GENTLE = 1e-3  # of its unit: how far parameters move a new tangent in its first step
+DEGREE = 4  # in time, of polynomials that every method has exactly
+
+
+class Tangent(NamedTuple):
+    """A tangent of the moving leaves, in units of their tolerances; packed: loops copy leaves."""
+
+    numbers: Any  # its scaled error over the step that it fits, its push (`gentle`), its entries
+    phase: Any
+
+    @property
+    def error(self) -> Any:
+        return self.numbers[0]
+
+    @property
+    def push(self) -> Any:
+        return self.numbers[1]
+
+    def entries(self, like: Sequence[Any]) -> Leaves:
+        """As leaves, at the end of the step that it fits."""
+        sizes = [int(np.prod(jnp.shape(v))) for v in like]
+        parts = jnp.split(self.numbers[2:], np.cumsum(sizes)[:-1])
+        return tuple(
+            p.reshape(jnp.shape(v)).astype(v.dtype) for p, v in zip(parts, like, strict=True)
+        )
+
+
+def packed(error: Any, push: Any, u: Leaves, phase: Any) -> Tangent:
+    flat = [jnp.ravel(v).astype(jnp.float64) for v in (error, push, *u)]
+    return Tangent(jnp.concatenate(flat), jnp.asarray(phase, jnp.int32))
+
+
+class Way(NamedTuple):
+    """A direction in what a row depends on besides the moving leaves."""
+
+    rest: Leaves  # the other float leaves of a row state
+    theta: Leaves
+
+
+def unborn(model: Model) -> Any:
+    """What the loop carries before the first step; nothing for flows whose tangents are plain."""
+    if plain(model):
+        return ()
+    outs = model.flow_fn.traced.jaxpr.outvars
+    size = sum(v.aval.size for v in outs)
+    return Tangent(jnp.zeros((2 + size,)), jnp.full((), NEW, jnp.int32))
+
+
+def renewed(tangent: Any) -> Any:
+    """The same after a jump."""
+    return tangent and tangent._replace(phase=jnp.full((), NEW, jnp.int32))
+
+
+def asked(tangent: Any, blind: Any) -> Any:
+    """Whether a step, `blind` or not, has to wait until its tangent was looked at."""
+    return (tangent.phase == WAITS) | (blind & (tangent.phase != FITS))
+
+
+def counted(tangent: Any) -> Any:
+    """The error that a step has by its tangent."""
+    return jnp.where(tangent.phase == FITS, tangent.error, 0.0)
+
+
+def dropped(tangent: Any) -> Any:
+    """After a step that was rejected."""
+    return tangent._replace(phase=jnp.where(tangent.phase == FITS, WAITS, tangent.phase))
+
+
+def taken(tangent: Any, blind: Any, error: Any) -> Any:
+    """After a step that was accepted: it travels on as long as its error is the larger one."""
+    on = (tangent.phase == FITS) & (blind | (tangent.error >= error))
+    phase = jnp.where(on, WAITS, OFF).astype(jnp.int32)
+    return tangent._replace(phase=phase)
+
+
+def begun(tangent: Tangent, sizes: Sequence[Any], like: Leaves) -> Leaves:
+    """The tangent that waits, or a new one."""
+    pairs = zip(_signs(sizes), sizes, like, strict=True)
+    first = tuple((x * s).astype(v.dtype) for x, s, v in pairs)
+    return select(tangent.phase == WAITS, tangent.entries(like), first)
+
+
+def blind(
+    model: Model, goal: Any, errors: Leaves, moves: Sequence[Any], sizes: Sequence[Any]
+) -> Any:
+    """Whether some component rests, or its error is too large a part of its motion (M92)."""
+    part = jnp.minimum(BLUR * goal.rtol, ROUGHEST)
+    lost = jnp.zeros((), bool)
+    for e, m, s, moved in zip(errors, moves, sizes, driven(model), strict=True):
+        if moved:
+            lost = lost | jnp.any((jnp.abs(e) > part * m) | (m <= REST * s))
+    return lost
+
+
+def finely(goal: Any, sizes: Sequence[Any]) -> tuple[Any, Leaves]:
+    """Relative and absolute tolerances of a tangent whose unit is `sizes`."""
+    rtol = jnp.where(goal.rtol < 1e-14, USUAL, goal.rtol)
+    return rtol, tuple(rtol * s for s in sizes)
+
+
+# -- directions -----------------------------------------------------------------------------------
+
+
+def _signs(leaves: Sequence[Any], place: int = 0) -> list:
+    """Numbers between 1/2 and 1 of either sign, the same in every solve."""
+    out = []
+    for leaf in leaves:
+        size = int(np.prod(jnp.shape(leaf)))
+        turn = ((np.arange(place, place + size) + 1) * 0.6180339887498949) % 1.0
+        sign = np.where((turn * 7) % 1.0 < 0.5, -1.0, 1.0)
+        out.append((sign * (0.5 + 0.5 * turn)).reshape(jnp.shape(leaf)))
+        place += size
+    return out
+
+
+def way(model: Model, at: At, par: Par) -> Way:
+    """A direction in discrete floats and in parameters that are not times."""
+    rest, m = at.w[model.moving :], model.n_d[0]
+    values = {slot + 1 for _, slot in model.signals}
+    last = model.first_tick + 2 * model.ticks
+    used = {*range(2, 2 + model.n_p[0]), *values, *range(last, model.n_theta - 1)}
+    flags = [*(j < m for j in range(len(rest))), *(j in used for j in range(len(par.theta)))]
+    leaves = (*rest, *par.theta)
+    out = tuple(
+        (s * (1 + jnp.abs(v))).astype(v.dtype) if flag else jnp.zeros_like(v)
+        for v, s, flag in zip(leaves, _signs(leaves, 1000), flags, strict=True)
+    )
+    return Way(out[: len(rest)], out[len(rest) :])
+
+
+def gentle(
+    push: Way, tangent: Tangent, slope: Leaves, h: Any, sizes: Sequence[Any]
+) -> tuple[Way, Any]:
+    """A part of it, such that its `slope` moves a new tangent little in a step; which part."""
+    size = jnp.abs(h) * rms([k / s for k, s in zip(slope, sizes, strict=True)])
+    part = jnp.where(size > GENTLE, GENTLE / jnp.where(size > 0, size, 1.0), 1.0)
+    part = jnp.where(tangent.phase == WAITS, tangent.push, part)
+    return jax.tree.map(lambda v: (part * v).astype(v.dtype), push), part
+
+
+# -- which flows ----------------------------------------------------------------------------------
+
+
+def _places(model: Model) -> tuple[int, int]:
+    """Where time and states begin and end among the arguments of the flow."""
+    first = model.flow_fn.traced.n_consts + bool(model.kinks)
+    return first, first + 1 + model.nx + model.n_z
+
+
+@functools.lru_cache(maxsize=512)
+def driven(model: Model) -> tuple[bool, ...]:
+    """Which moving leaves have a slope that depends on anything that changes within a row."""
+    traced = model.flow_fn.traced
+    jaxpr, (first, last) = traced.jaxpr, _places(model)
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    nd_f, nd_i = model.n_d
+    signals = last + nd_f + nd_i + bool(model.modes)
+    changing = {*inputs[first:last], *inputs[signals : signals + len(model.signals)]}
+    for eqn in jaxpr.eqns:
+        if any(v in changing for v in eqn.invars if not hasattr(v, "val")):
+            changing |= set(eqn.outvars)
+    return tuple(not hasattr(v, "val") and v in changing for v in jaxpr.outvars)
+
+
+@functools.lru_cache(maxsize=512)
+def plain(model: Model) -> bool:
+    """Whether tangents are polynomials in time that every method has exactly, or do not exist.
+
+    They are where the flow's derivatives are constant and its Jacobian is nilpotent.
+    """
+    traced = model.flow_fn.traced
+    avals = [v.aval for v in [*traced.jaxpr.constvars, *traced.jaxpr.invars]]
+    floats = [k for k, a in enumerate(avals) if jnp.issubdtype(a.dtype, jnp.floating)]
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+
+    def tangents(args: list, turn: list) -> Any:
+        def moved(some: list) -> Any:
+            full = list(args)
+            for k, v in zip(floats, some, strict=True):
+                full[k] = v
+            return traced.call(*full)
+
+        return jax.jvp(moved, ([args[k] for k in floats],), (turn,))[1]
+
+    try:
+        closed = jax.make_jaxpr(tangents)(shapes, [shapes[k] for k in floats])
+    except Exception:  # a function without derivatives: nobody can ask for them
+        return True
+    if not model.light:
+        return False
+    first, last = _places(model)
+    changing = [k for k in range(first, last)] + _signal_places(model, last)
+    if dependence(closed, changing).nnz:
+        return False
+    moving = [len(avals) + floats.index(k) for k in range(first + 1, first + 1 + model.nx)]
+    jac = dependence(closed, moving)
+    power = jac = np.asarray(jac.todense(), float)[: jac.shape[1]]
+    for _ in range(DEGREE - 1):
+        power = power @ jac
+    return not power.any()
+
+
+def _signal_places(model: Model, last: int) -> list[int]:
+    nd_f, nd_i = model.n_d
+    first = last + nd_f + nd_i + bool(model.modes)
+    return list(range(first, first + len(model.signals)))

@@ -1,0 +1,231 @@
+"""Systems at rest, or below their tolerances: states have no error there, but derivatives do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import saltus
+from saltus import Event, HybridSystem, Instant, TimeEvent, Tsit5, solve
+from saltus.methods.tangent import plain
+
+T = 10.0
+METHODS = {
+    "Tsit5": Tsit5(),
+    "Dopri8": saltus.Dopri8(),
+    "Radau5": saltus.Radau5(),
+    "Rodas5P": saltus.Rodas5P(),
+}
+# With the default tolerances and a few hundred steps; growth by exp(10) is counted apart.
+CLOSE = 3e-7
+
+
+def every_method(*always):
+    return pytest.mark.parametrize(
+        "name",
+        [n if n in always else pytest.param(n, marks=pytest.mark.slow) for n in METHODS],
+    )
+
+
+def _flow(now, p):
+    x = now.x
+    return {
+        "a": -0.1 * x["a"],  # moves, slowly
+        "x": x["v"],
+        "v": -p["k"] * (x["x"] - p["place"]),  # an oscillator at rest
+        "g": x["g"] + x["g"] ** 2,  # an unstable equilibrium
+        "w": p["drive"] * jnp.cos(20 * now.t),  # driven by nothing yet
+    }
+
+
+REST = HybridSystem(_flow, rate=lambda now, p: now.x["x"] - p["place"])
+P = {"k": 25.0, "place": 3.0, "drive": 0.0}
+X = {"a": 1.0, "x": 3.0, "v": 0.0, "g": 0.0, "w": 0.0}
+
+
+def ends(x, p, method):
+    sol = solve(REST, Instant(t=0.0, x=x), p, T, method=method)
+    return {**sol.final.x, "q": sol.integral}
+
+
+@every_method("Tsit5")
+def test_derivatives_at_rest_are_those_of_the_linearised_flow(name):
+    both = jax.jacfwd(ends, (0, 1))(X, P, METHODS[name])
+    by_x, by_p = ({k: v[j] for k, v in both.items()} for j in range(2))
+    w = 5.0
+    found = [
+        by_x["a"]["a"], by_x["x"]["x"], by_x["x"]["v"], by_x["v"]["x"], by_x["w"]["w"],
+        by_x["q"]["x"], by_x["q"]["v"],
+        by_p["x"]["place"], by_p["x"]["k"], by_p["w"]["drive"],
+    ]  # fmt: skip
+    exact = [
+        np.exp(-1), np.cos(w * T), np.sin(w * T) / w, -w * np.sin(w * T), 1.0,
+        np.sin(w * T) / w, (1 - np.cos(w * T)) / w**2,
+        1 - np.cos(w * T), 0.0, np.sin(20 * T) / 20,
+    ]  # fmt: skip
+    np.testing.assert_allclose(found, exact, atol=CLOSE * w)
+    np.testing.assert_allclose(by_x["g"]["g"], np.exp(T), rtol=CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_second_derivatives_at_rest_are_right(name):
+    """x' = x + x^2 has x = e / (1 - e), e = x0 exp(t) / (1 + x0)."""
+    curve = jax.hessian(lambda g: ends({**X, "g": g}, P, METHODS[name])["g"])(0.0)
+    np.testing.assert_allclose(curve, 2 * np.exp(T) * (np.exp(T) - 1), rtol=1e-5)
+
+
+OSCILLATOR = HybridSystem(lambda now, p: {"x": now.x["v"], "v": -p * now.x["x"]})
+
+
+def swing(x0, k=25.0, method=None, t1=T):
+    return solve(OSCILLATOR, Instant(t=0.0, x={"x": x0, "v": 0.0}), k, t1, method=method)
+
+
+@pytest.mark.parametrize("amplitude", [0.0, 1e-14, 1e-10, 1e-8, 1e-6, 1e-3, 1.0])
+def test_no_amplitude_is_too_small_for_its_derivative(amplitude):
+    value, slope = jax.value_and_grad(lambda x: swing(x).final.x["x"])(amplitude)
+    np.testing.assert_allclose(slope, np.cos(50.0), atol=1e-4)
+    np.testing.assert_allclose(value, amplitude * np.cos(50.0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("frequency, span", [(1e-6, 1e7), (0.3, 100.0), (1e6, 1e-5)])
+def test_the_time_scale_of_the_rest_does_not_matter(frequency, span):
+    slope = jax.grad(lambda x: swing(x, frequency**2, t1=span).final.x["x"])(0.0)
+    np.testing.assert_allclose(slope, np.cos(frequency * span), atol=CLOSE)
+
+
+def test_a_rest_takes_as_many_steps_as_a_motion():
+    """And no more of them than the same oscillator needs when it moves."""
+    rest, motion = swing(0.0), swing(1.0)
+    assert int(rest.stats.steps) < 1.1 * int(motion.stats.steps)
+
+
+@pytest.mark.slow
+def test_lanes_at_rest_and_in_motion_are_what_each_is_alone():
+    starts = jnp.array([0.0, 1e-10, 1.0])
+    slope = jax.grad(lambda x: swing(x).final.x["x"])
+    np.testing.assert_allclose(jax.vmap(slope)(starts), [slope(x) for x in starts], rtol=1e-9)
+
+
+STIFF = HybridSystem(lambda now, p: -1e3 * (now.x - p))
+
+
+@every_method("Rodas5P")
+def test_a_stiff_rest_costs_no_more_than_its_transient(name):
+    """At x = p: dx/dp = 1 - exp(-1000 t). Explicit methods are bound by their stability."""
+    end = lambda p: (lambda s: (s.final.x, s.stats.steps))(
+        solve(STIFF, Instant(t=0.0, x=1.0), p, 1.0, method=METHODS[name])
+    )
+    slope, steps = jax.grad(end, has_aux=True)(1.0)
+    np.testing.assert_allclose(slope, 1.0, atol=CLOSE)
+    assert steps < (400 if name in ("Tsit5", "Dopri8") else 100)
+
+
+@pytest.mark.parametrize(
+    "flow, x, bound",
+    [
+        (lambda now, p: 0.0 * now.x, 1.0, 12),
+        (lambda now, p: p, 0.0, 12),
+        (lambda now, p: 2.0 * (now.t - 1.0), 1.0, 12),
+    ],
+)
+def test_steps_stay_long_where_the_linearised_flow_is_slow(flow, x, bound):
+    sol = solve(HybridSystem(flow), Instant(t=0.0, x=x), 1.0, 100.0)
+    assert int(sol.stats.steps) < bound
+
+
+def test_only_flows_with_plain_tangents_go_without():
+    def is_plain(flow, x):
+        sol = solve(HybridSystem(flow), Instant(t=0.0, x=x), 9.81, 1.0)
+        return plain(sol.spec.model)
+
+    ball = {"h": 1.0, "v": 0.0}
+    assert is_plain(lambda now, p: {"h": now.x["v"], "v": -p}, ball)
+    assert not is_plain(lambda now, p: {"h": now.x["v"], "v": -p * now.x["h"]}, ball)
+    assert not is_plain(lambda now, p: {"h": now.x["v"], "v": -p * jnp.cos(now.t)}, ball)
+    assert not is_plain(lambda now, p: {"h": now.x["v"] * now.x["h"], "v": -p}, ball)
+
+
+KICKED = HybridSystem(
+    lambda now, p: {"x": now.x["v"], "v": -25.0 * now.x["x"]},
+    events=[
+        TimeEvent(
+            "kick",
+            lambda now, p: jnp.where(now.t < 5.0, 5.0, jnp.inf),
+            reset=lambda now, p: now.replace(x={"x": now.x["x"], "v": now.x["v"] + p}),
+        ),
+        Event("never", lambda now, p: now.x["x"] - 10.0, direction="rising"),
+    ],
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_a_kick_of_no_strength_has_the_derivative_of_a_kick(name):
+    start = Instant(t=0.0, x={"x": 0.0, "v": 0.0})
+    end = lambda p: solve(KICKED, start, p, T, method=METHODS[name]).final.x["x"]
+    np.testing.assert_allclose(jax.grad(end)(0.0), np.sin(25.0) / 5, atol=CLOSE)
+
+
+DAES = {
+    1: HybridSystem(
+        lambda now, p: {"x": now.x["v"], "v": now.z},
+        constraint=lambda now, p: now.z + 25.0 * now.x["x"],
+    ),
+    2: HybridSystem(
+        lambda now, p: {
+            "x": now.x["v"] + now.z, "v": -25.0 * now.x["x"], "y": now.x["v"] - now.z,
+        },
+        constraint=lambda now, p: now.x["x"] - now.x["y"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "index, name", [(1, "Tsit5"), (1, "Radau5"), (1, "Rodas5P"), (2, "Radau5")]
+)
+def test_equations_with_algebraic_states_at_rest(index, name):
+    def end(x):
+        full = {"x": x, "v": 0.0} | ({"y": x} if index == 2 else {})
+        sol = solve(DAES[index], Instant(t=0.0, x=full, z=0.0), None, T, method=METHODS[name])
+        return sol.final.x["x"]
+
+    np.testing.assert_allclose(jax.grad(end)(0.0), np.cos(50.0), atol=CLOSE)
+
+
+@pytest.mark.slow
+def test_twenty_coupled_oscillators_at_rest():
+    from scipy.linalg import expm
+
+    n = 20
+    springs = 25 * (2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1))
+    matrix = np.block([[np.zeros((n, n)), np.eye(n)], [-springs, np.zeros((n, n))]])
+    chain = HybridSystem(lambda now, p: jnp.asarray(matrix) @ now.x)
+    end = lambda x: solve(chain, Instant(t=0.0, x=x), None, T).final.x
+    np.testing.assert_allclose(jax.jacfwd(end)(jnp.zeros(2 * n)), expm(T * matrix), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_rest_that_is_reached_by_decay_stays_one():
+    decay = HybridSystem(lambda now, p: -now.x)
+    sol, slope = jax.value_and_grad(
+        lambda x: solve(decay, Instant(t=0.0, x=x), None, 1000.0).final.x
+    )(1.0)
+    assert abs(sol) < 1e-8
+    assert abs(slope) < 1e-8
+
+
+def test_a_flow_without_derivatives_is_still_solved():
+    def flow(now, p):
+        return -jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), jnp.float64), now.x)
+
+    sol = solve(HybridSystem(flow), Instant(t=0.0, x=1.0), None, 1.0)
+    np.testing.assert_allclose(sol.final.x, np.exp(-1.0), atol=1e-7)
+
+
+def test_an_infinite_derivative_at_rest_does_not_stop_a_solve():
+    root = HybridSystem(lambda now, p: -jnp.sqrt(jnp.abs(now.x)))
+    sol = solve(root, Instant(t=0.0, x=0.0), None, 1.0)
+    assert sol.final.x == 0.0
