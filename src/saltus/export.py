@@ -81,7 +81,7 @@ class SavedSolution(Presented):
                 f"sol.{name}: a solution that was saved or pickled does not know its model any "
                 "more. Solve again, or ask for it before."
             )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return Presented.__getattr__(self, name)  # pyright: ignore[reportAttributeAccessIssue]
 
     def check(self) -> SavedSolution:
         """Raise if the solve had failed."""
