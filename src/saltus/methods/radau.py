@@ -80,6 +80,7 @@ class _Iterate(NamedTuple):
 
 
 LIMIT = 10
+FINEST = 3e-12  # `tolerance` of a relative tolerance that stands for none
 UNSOLVED = 1e3  # the error of a tangent whose equations were not solved
 
 
@@ -151,7 +152,7 @@ class RadauStepper:
         moves = [sum(v) for v in ways][: model.nx]
         moves += [jnp.abs(h) * sum(map(jnp.abs, r)) for r in zip(*rates, strict=True)]
         sizes = scales(goal, at.w[: model.moving], end.w[: model.moving], goal.atol[: model.moving])
-        lost = blind(model, goal, off, moves, sizes)
+        lost = blind(model, goal, off, moves, sizes, FINEST)
         k_end = model.flow(end, par)
         return Trial(
             end, k_end, error, middle, k_middle, aux, new, converged, count, retry, lost
@@ -187,9 +188,8 @@ class RadauStepper:
         k, dz = line.slope(u)
         line = line._replace(at=At(at.tau, (*u, *at.w[model.moving :]), at.i, dz))
         uy = layout.pack((*u[:m], *dz))
-        fine = Goal(
-            *finely(goal, (*sizes, *scales(goal, at.z, at.z, goal.atol[model.moving :]))), True
-        )
+        units = (*sizes, *scales(goal, at.z, at.z, goal.atol[model.moving :]))
+        fine = Goal(*finely(goal, units, FINEST), True)
         scale = field.scale(fine, uy, jnp.minimum(jnp.abs(h), 1.0))
         zero = tuple(jnp.zeros_like(v) for v in uy)
         state = _newton(line, fine, h, uy, mass, scale, (real, pair), [zero] * 3)

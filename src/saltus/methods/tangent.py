@@ -25,6 +25,7 @@ OFF, NEW, WAITS, FITS = range(4)
 REST = 1e-3  # of a tolerance: a component that moves by less in a step is at rest
 BLUR = 1e4  # tolerances: a motion whose error is a larger part of it is not resolved
 ROUGHEST = 0.1  # of a motion: an error of this size is too large at any tolerance
+FINEST = 1e-14  # relative tolerance that is given; a smaller one stands for none
 USUAL = 1e-8  # the relative tolerance of tangents where none is given
 GENTLE = 1e-3  # of its unit: how far parameters move a new tangent in its first step
 DEGREE = 4  # in time, of polynomials that every method has exactly
@@ -109,10 +110,11 @@ def begun(tangent: Tangent, sizes: Sequence[Any], like: Leaves) -> Leaves:
 
 
 def blind(
-    model: Model, goal: Any, errors: Leaves, moves: Sequence[Any], sizes: Sequence[Any]
-) -> Any:
+    model: Model, goal: Any, errors: Leaves, moves: Sequence[Any], sizes: Sequence[Any],
+    finest: float = FINEST,
+) -> Any:  # fmt: skip
     """Whether some component rests, or its error is too large a part of its motion (M92)."""
-    part = jnp.minimum(BLUR * goal.rtol, ROUGHEST)
+    part = jnp.minimum(BLUR * relative(goal, finest), ROUGHEST)
     lost = jnp.zeros((), bool)
     for e, m, s, moved in zip(errors, moves, sizes, driven(model), strict=True):
         if moved:
@@ -120,9 +122,14 @@ def blind(
     return lost
 
 
-def finely(goal: Any, sizes: Sequence[Any]) -> tuple[Any, Leaves]:
+def relative(goal: Any, finest: float) -> Any:
+    """The relative tolerance; where it is below the `finest`, only an absolute one was given."""
+    return jnp.where(goal.rtol < finest, USUAL, goal.rtol)
+
+
+def finely(goal: Any, sizes: Sequence[Any], finest: float = FINEST) -> tuple[Any, Leaves]:
     """Relative and absolute tolerances of a tangent whose unit is `sizes`."""
-    rtol = jnp.where(goal.rtol < 1e-14, USUAL, goal.rtol)
+    rtol = relative(goal, finest)
     return rtol, tuple(rtol * s for s in sizes)
 
 
