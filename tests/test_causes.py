@@ -2,7 +2,9 @@
 
 import inspect
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import saltus
@@ -49,6 +51,30 @@ def test_a_guard_that_jumps_over_zero_is_named_with_both_sides_and_what_to_write
     assert (f'against its direction "{direction}"' in text) == against
     assert "Write the quantity that decides as the guard" in error.advice
     assert "make it an event (`saltus.when`)" not in text  # no advice in a circle
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        lambda now, p: jnp.sign(now.x - p),
+        lambda now, p: jnp.where(now.t < p, -1.0, 3.0),
+        lambda now, p: jnp.where(now.x < p, now.x - p - 1.0, now.x - p + 2.0),
+    ],
+    ids=["sign", "time", "moving"],
+)
+def test_an_event_located_at_a_jump_of_its_guard_has_no_finite_derivative(guard):
+    """The guard does not say how the place of its jump depends on anything."""
+    event = Event("cross", guard, direction="rising", reset=lambda now, p: now.replace(x=0.0))
+    system = HybridSystem(lambda now, p: 1.0 + 0.0 * now.x, events=[event])
+
+    def when_and_where(p):
+        sol = solve(system, Instant(t=0.0, x=0.0), p, 1.5)
+        return sol.events.t[0], sol.final.x
+
+    t, end = when_and_where(1.0)
+    assert t == pytest.approx(1.0, abs=1e-12) and end == pytest.approx(0.5, abs=1e-9)
+    for derivative in (jax.jacfwd, jax.jacrev):
+        assert not np.any(np.isfinite(derivative(when_and_where)(1.0)))
 
 
 def test_the_line_in_which_a_guard_branches_is_told():

@@ -12,10 +12,12 @@ from .firing import asked, jump_row, members, rounding
 from .leaves import Leaves
 from .methods.base import Stepper
 from .model import Model, Par
-from .record import GRAZES, Carry, Knobs, Rows, approach_kind
+from .record import GRAZES, JUMPS, Carry, Knobs, Rows, approach_kind
 from .results import Result
 
 EXTRAPOLATED = 0.05  # of their estimates: the errors of steps that end with the better formula
+NOISE = 64  # times rounding: a guard that is no larger is zero
+FAR = 1e-6  # of the time so far: a guard that needs longer to get to zero has jumped over it
 
 
 def arrive(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
@@ -29,13 +31,17 @@ def arrive(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> 
     counts = c.counts._replace(rows=c.counts.rows + 1)
     row = jump_row(model, stepper, c, approach_kind(c.jump))
     if model.guards:
-        row = row._replace(h=jnp.where(_grazes(model, par, knobs, c), GRAZES, 0.0))
+        grazes, jumps = _underivable(model, par, knobs, c)
+        row = row._replace(h=jnp.where(jumps, JUMPS, jnp.where(grazes, GRAZES, 0.0)))
     no = jnp.zeros((), bool)
     return c._replace(at=c.at._replace(tau=tau), rooted=no, counts=counts, code=code), row
 
 
-def _grazes(model: Model, par: Par, knobs: Knobs, c: Carry) -> Any:
-    """Whether the guard that fires goes beyond zero by less than the error of the states (M93)."""
+def _underivable(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Any, Any]:
+    """Whether the guard that fires cannot be told from one that touches zero, or jumps over it.
+
+    It touches where it goes beyond zero by less than the error of the states (M93). A guard that
+    jumps is far from zero where it was located, and does not say how the place moves."""
     rtol, atol = asked(knobs)
     pairs = zip(c.at.w[: model.moving], atol, strict=False)
     turns = tuple((a + rtol * jnp.abs(v)).astype(v.dtype) for v, a in pairs)
@@ -46,10 +52,12 @@ def _grazes(model: Model, par: Par, knobs: Knobs, c: Carry) -> Any:
 
     errors = jax.jvp(values, (c.at.w[: model.moving],), (turns,))[1]
     tiny = rounding(model, c.at, par, c.slopes)
-    grazes = jnp.zeros((), bool)
+    reach = FAR * jnp.maximum(jnp.abs(c.at.tau), jnp.abs(c.h))
+    grazes = jumps = jnp.zeros((), bool)
     for j, action in enumerate(model.guards):
         depth = 0.5 * c.slopes[j] ** 2
         room = (EXTRAPOLATED * c.spent * jnp.abs(errors[j]) + 0.1 * tiny[j]) * c.search.curve
         mine = (c.jump == model.actions.index(action)) & (members(action) == c.member)
-        grazes = grazes | jnp.any(mine & (depth <= room))
-    return grazes
+        far = jnp.abs(c.values[j]) > jnp.abs(c.slopes[j]) * reach + NOISE * tiny[j]
+        grazes, jumps = grazes | jnp.any(mine & (depth <= room)), jumps | jnp.any(mine & far)
+    return grazes, jumps

@@ -14,7 +14,7 @@ from .culprits import ahead, span
 from .methods.explicit import ExplicitStepper
 from .model import Action, At, Model, Par
 from .phrases import line_of_equation
-from .record import GRAZES
+from .record import JUMPS
 from .system import DIRECTIONS
 
 REACH = 1e-6  # of the time from start to end: how far around the last state guards are looked at
@@ -138,7 +138,7 @@ def _line(action: Action) -> str:
 def shortened(sol: Any) -> tuple[str, dict[str, Any]]:
     """How long the last step was, and what was not finite right ahead of it."""
     lengths = np.abs(np.asarray(sol.tape.h)[: int(sol.tape.n)])
-    lengths = lengths[lengths > GRAZES]
+    lengths = lengths[lengths > JUMPS]
     if not lengths.size:
         return "", {}
     what = f" The last step that succeeded was {lengths[-1]:.3g} long."
@@ -155,7 +155,7 @@ def stiffness(sol: Any) -> str:
     model, tape, n = sol.spec.model, sol.tape, int(sol.tape.n)
     stepper = getattr(sol.spec.stepper, "inner", sol.spec.stepper)
     lengths = np.abs(np.asarray(tape.h)[:n])
-    lengths = lengths[lengths > GRAZES]
+    lengths = lengths[lengths > JUMPS]
     size = sum(int(np.prod(s)) for s in model.x_shapes)
     if not isinstance(stepper, ExplicitStepper) or not lengths.size or size > LARGE:
         return ""

@@ -27,6 +27,7 @@ class Firing(NamedTuple):
     member: Any
     due: Any = None
     grazes: Any = False  # its guard may only touch zero: its slope counts as zero
+    jumps: Any = False  # its guard jumps over zero: what the place depends on is not known
 
 
 def root_length(
@@ -53,14 +54,22 @@ def root_length(
 
     zero, one = jnp.zeros_like(at.tau), jnp.ones_like(at.tau)
     slope = jax.lax.stop_gradient(jax.jvp(lambda s: along(s, 1), (zero,), (one,))[1])
-    slope = jnp.where(firing.grazes, 1.0, slope)
-    steep = jnp.where(firing.grazes, STEEP, 1.0)  # and of nothing it still makes nothing
+    none = jnp.logical_or(firing.grazes, firing.jumps)
+    slope = jnp.where(none, 1.0, slope)
+    steep = jnp.where(none, STEEP, 1.0)  # and of nothing it still makes nothing
     delta = zero
     for _ in range(degree):
-        miss = along(delta, degree)
-        miss = miss - jnp.where(firing.grazes, jax.lax.stop_gradient(miss), 0.0)
+        miss = jnp.where(firing.jumps, _anything(at, par), along(delta, degree))
+        miss = miss - jnp.where(none, jax.lax.stop_gradient(miss), 0.0)
         delta = delta - miss / slope * steep * steep
     return delta
+
+
+def _anything(at: At, par: Par) -> Any:
+    """A number that depends on everything."""
+    leaves = (at.tau, *at.w, *par.theta)
+    weights = (1.0 + 0.6180339887498949 * k % 1.0 for k in range(len(leaves)))
+    return sum(w * jnp.sum(v) for w, v in zip(weights, leaves, strict=True))
 
 
 def _looks(model: Model, action: Action) -> bool:

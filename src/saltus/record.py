@@ -11,7 +11,8 @@ from .model import At
 
 # Kinds of rows: a flow, or for each action an approach (the last bit of flow) and a reset.
 FLOW = 0
-GRAZES = 1e-300  # the length of an approach whose guard may only touch zero: no derivative
+# Lengths of approaches without a derivative: the guard may only touch zero, or jumps over it.
+GRAZES, JUMPS = 1e-300, 2e-300
 READ = -1  # an excursion to a save time; a short one is the approach of an action after the last
 
 

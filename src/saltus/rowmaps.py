@@ -19,7 +19,7 @@ from .jump import Firing, approach, reset
 from .leaves import Leaves
 from .loop import Spec
 from .model import At, Par
-from .record import READ, action_of
+from .record import GRAZES, READ, action_of
 
 Mask = tuple[bool, ...]
 
@@ -87,7 +87,7 @@ def approach_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row:
     if len(theta) > model.n_theta and k == len(model.actions) - 1:
         end = model.time_of(model.actions[k], at, par)
         due = jnp.where(action_of(row.kind) > k, save_time(spec, theta, row), end)
-    firing = Firing(row.member, due, jnp.abs(row.h) > 0)
+    firing = Firing(row.member, due, jnp.abs(row.h) > 0, jnp.abs(row.h) > GRAZES)
     there = approach(model, model.actions[k], at, par, firing, degree)
     return _like(s, there)
 
