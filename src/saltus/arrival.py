@@ -17,6 +17,7 @@ from .results import Result
 
 EXTRAPOLATED = 0.05  # of their estimates: the errors of steps that end with the better formula
 NOISE = 64  # times rounding: a guard that is no larger is zero
+HOP = 0.05  # of curvature and time: the slope at which a hop ends is half of that
 FAR = 1e-6  # of the time so far: a guard that needs longer to get to zero has jumped over it
 
 
@@ -40,8 +41,10 @@ def arrive(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> 
 def _underivable(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Any, Any]:
     """Whether the guard that fires cannot be told from one that touches zero, or jumps over it.
 
-    It touches where it goes beyond zero by less than the error of the states (M93). A guard that
-    jumps is far from zero where it was located, and does not say how the place moves."""
+    It touches where it goes beyond zero by less than the error of the states (M96), coming from
+    far: a hop since its last event is as slow as it is short, like those of a ball that comes to
+    rest. A guard that jumps is far from zero where it was located, and does not say how the place
+    moves."""
     rtol, atol = asked(knobs)
     pairs = zip(c.at.w[: model.moving], atol, strict=False)
     turns = tuple((a + rtol * jnp.abs(v)).astype(v.dtype) for v, a in pairs)
@@ -54,10 +57,22 @@ def _underivable(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Any, A
     tiny = rounding(model, c.at, par, c.slopes)
     reach = FAR * jnp.maximum(jnp.abs(c.at.tau), jnp.abs(c.h))
     grazes = jumps = jnp.zeros((), bool)
+    first = 0
     for j, action in enumerate(model.guards):
+        size = action.size or 1
+        if action.size == 0:
+            first += size
+            continue
+        since = c.at.tau - jnp.reshape(c.pace.last[first : first + size], jnp.shape(c.values[j]))
+        since = jnp.where(jnp.isfinite(since), since, c.at.tau)
+        first += size
+        hops = jnp.abs(c.slopes[j]) > HOP * c.search.curve * jnp.abs(since)
         depth = 0.5 * c.slopes[j] ** 2
         room = (EXTRAPOLATED * c.spent * jnp.abs(errors[j]) + 0.1 * tiny[j]) * c.search.curve
         mine = (c.jump == model.actions.index(action)) & (members(action) == c.member)
         far = jnp.abs(c.values[j]) > jnp.abs(c.slopes[j]) * reach + NOISE * tiny[j]
-        grazes, jumps = grazes | jnp.any(mine & (depth <= room)), jumps | jnp.any(mine & far)
+        grazes, jumps = (
+            grazes | jnp.any(mine & (depth <= room) & ~hops),
+            jumps | jnp.any(mine & far),
+        )
     return grazes, jumps

@@ -304,7 +304,7 @@ def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
         counts=counts, search=c.search._replace(on=jnp.zeros((), bool), curve=jnp.zeros(())),
         spent=c.spent + tried.error if tried.values else (),
         memory=stepper.accepted(c.memory), cap=1.25 * c.cap,
-        tangent=c.tangent and taken(c.tangent, tried.blind, tried.error),
+        tangent=c.tangent and taken(c.tangent, tried.blind),
     )  # fmt: skip
 
 

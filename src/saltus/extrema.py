@@ -3,7 +3,7 @@
 A trajectory is looked at in cells: eight in every step, and sixty-four or more over its span. The
 best of them are followed to the place where the quantity stands still. Its value there moves with
 parameters as the quantity does at a fixed place, because the place itself enters multiplied by a
-slope of zero (M90). At the start, at the end and on both sides of every jump the quantity need not
+slope of zero (M94). At the start, at the end and on both sides of every jump the quantity need not
 stand still; the states there carry the derivatives of their times.
 """
 
@@ -83,7 +83,7 @@ def extremum(
     spec: Spec, tape: Tape, ok: Any, what: Any, sign: float, adapt: Callable | None, places: int,
     rtol: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The largest value of `sign` times a quantity, times `sign`, and when it is taken (M90).
+    """The largest value of `sign` times a quantity, times `sign`, and when it is taken (M94).
 
     Arrays are searched entry by entry. Of equal values one is taken, and its derivative."""
     program, consts = quantity(spec, tape, what, adapt)
@@ -140,7 +140,7 @@ def _underivable_jvp(given: tuple, along: tuple) -> tuple:
 
 # -- derivatives --------------------------------------------------------------------------------
 def _inside(spec: Spec, tape: Tape, quantity: Callable, found: Found) -> tuple[Any, Any]:
-    """Value and time at a place inside a row, as functions of the parameters (M90).
+    """Value and time at a place inside a row, as functions of the parameters (M94).
 
     The place moves so that the slope stays what it is; two rounds with the curvature held constant
     make two derivatives of the place exact, and its value does not move."""
@@ -168,7 +168,7 @@ class Extremes:
     """Extrema of a solution over all of its time."""
 
     def max(self, what: Any, *, places: int = 64) -> Any:
-        """The largest value that `what` takes from the start to the end, differentiable (M90).
+        """The largest value that `what` takes from the start to the end, differentiable (M94).
 
         `what` is the name of an output, state or input, or a function `(now, p) -> number`; an
         array is searched entry by entry. Both sides of every jump count. It is looked for at eight

@@ -21,7 +21,7 @@ LEAST = 1e-9  # of the span: steps that no tangent can make shorter
 
 
 def travel(spec: Any, par: Par, knobs: Knobs, c: Carry, h: Any) -> tuple[Tangent, Any]:
-    """Take the tangent over a step of length `h`; it fits, or the length of a shorter one (M92)."""
+    """Take the tangent over a step of length `h`; it fits, or the length of a shorter one (M95)."""
     model, stepper, sig = spec.model, spec.stepper, sigma(par)
     goal = Goal(knobs.rtol, knobs.atol, True)
     u, end, error, push = stepper.tangent(model, par, goal, c.at, sig * h, c.memory, c.tangent)

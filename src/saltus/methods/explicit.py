@@ -101,7 +101,7 @@ class ExplicitStepper:
         end, ks = full_step(tab, seek.flow, at.tau, x, h, k, stage_maker(model))
         sizes = scales(goal, x, end, goal.atol[:m])
         error = error_norm(tab, sizes, h, ks)
-        lost = blind(model, goal, *_motion(tab, h, ks), sizes)
+        lost = blind(model, _moves(h, ks), sizes)
         *inside, z = seek.found
         last = At(at.tau + h, (*end, *at.w[m:]), at.i, z)
         x_mid, k_mid = middle(tab, x, h, ks)
@@ -259,12 +259,10 @@ def error_norm(tab: Tableau, sizes: Sequence[Any], h: Any, ks: Sequence[Leaves])
     return jnp.where(fifth == 0, fifth, fifth / jnp.sqrt(fifth + 0.01 * third + 1e-300))
 
 
-def _motion(tab: Tableau, h: Any, ks: Sequence[Leaves]) -> tuple[Leaves, Leaves]:
-    """The error of each leaf, and how far it moves."""
-    zero = tuple(jnp.zeros_like(k) for k in ks[0])
+def _moves(h: Any, ks: Sequence[Leaves]) -> Leaves:
+    """How far each leaf moves."""
     some = zip(ks[0], ks[len(ks) // 2], ks[-1], strict=True)
-    moves = tuple(jnp.abs(h) * (jnp.abs(a) + jnp.abs(b) + jnp.abs(c)) for a, b, c in some)
-    return combine(zero, h, tab.error[0], ks), moves
+    return tuple(jnp.abs(h) * (jnp.abs(a) + jnp.abs(b) + jnp.abs(c)) for a, b, c in some)
 
 
 def middle(tab: Tableau, x: Leaves, h: Any, ks: Sequence[Leaves]) -> tuple[Leaves, Leaves]:

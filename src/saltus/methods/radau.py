@@ -139,7 +139,7 @@ class RadauStepper:
         end = field.state(at.tau + h, stages[2], q_end)
         if model.constraint is not None and model.constraint.highest == 2:
             end = solved(model, end, par)[0]
-        error, off = _error(field, goal, h, k, y, mass, real, inc, rates, q_end, scale)
+        error = _error(field, goal, h, k, y, mass, real, inc, rates, q_end, scale)
         middle, k_middle = _middle(field, h, y, inc, q, rates)
         aux = tuple(v for vec in stages for v in vec)
         converged = state.done & ~state.lost
@@ -152,7 +152,7 @@ class RadauStepper:
         moves = [sum(v) for v in ways][: model.nx]
         moves += [jnp.abs(h) * sum(map(jnp.abs, r)) for r in zip(*rates, strict=True)]
         sizes = scales(goal, at.w[: model.moving], end.w[: model.moving], goal.atol[: model.moving])
-        lost = blind(model, goal, off, moves, sizes, FINEST)
+        lost = blind(model, moves, sizes)
         k_end = model.flow(end, par)
         return Trial(
             end, k_end, error, middle, k_middle, aux, new, converged, count, retry, lost
@@ -204,7 +204,7 @@ class RadauStepper:
         )  # fmt: skip
         last = add((1.0, uy), (1.0, inc[2]))
         scale = field.scale(fine, tuple(map(larger, uy, last)), jnp.minimum(jnp.abs(h), 1.0))
-        error, _ = _error(line, fine, h, k, uy, mass, real, inc, rates, q_end, scale)
+        error = _error(line, fine, h, k, uy, mass, real, inc, rates, q_end, scale)
         end = tuple(
             v.astype(o.dtype) for v, o in zip((*layout.unpack(last)[:m], *q_end), u, strict=True)
         )
@@ -345,8 +345,8 @@ def _newton(
 def _error(
     field: Any, goal: Goal, h: Any, k: Leaves, y: Vec, mass: Vec, real: Any,
     inc: list[Vec], rates: list[Leaves], q_end: Leaves, scale: Vec,
-) -> tuple[Any, Leaves]:  # fmt: skip
-    """The scaled error of a step (M41): filtered, once more where it is too large; and leaves."""
+) -> Any:  # fmt: skip
+    """The scaled error of a step (M41): filtered, once more where it is too large."""
     model, at = field.model, field.at
     jump = times(mass, add(*[(float(e) / h, z) for e, z in zip(ERROR, inc, strict=True)]))
     zero = tuple(jnp.zeros_like(v) for v in at.z)
@@ -363,9 +363,8 @@ def _error(
         return norm_of(list(zip(second, scale, strict=True)))
 
     best = jax.lax.cond((first > 1.0) & jnp.isfinite(first), again, lambda: first)
-    leaves = field.layout.unpack(error)[: model.nx]
     if not rates[0]:
-        return best, leaves
+        return best
     lead = h / REAL
     extra = jax.jvp(lambda v: field.both(at.tau, v)[1], (y,), (error,))[1]
     parts_q = []
@@ -376,8 +375,7 @@ def _error(
         size = atol + goal.rtol * jnp.maximum(jnp.abs(q0), jnp.abs(q_end[i]))
         parts_q.append((e, size))
     n, m = sum(v.size for v in error), sum(e.size for e, _ in parts_q)
-    norm = jnp.sqrt((n * best**2 + m * norm_of(parts_q) ** 2) / (n + m))
-    return norm, (*leaves, *(e for e, _ in parts_q))
+    return jnp.sqrt((n * best**2 + m * norm_of(parts_q) ** 2) / (n + m))
 
 
 def _middle(

@@ -141,8 +141,7 @@ class RodasStepper:
         sizes = scales(goal, at.w[: model.moving], end.w[: model.moving], goal.atol[: model.moving])
         some = [(*field.layout.unpack(us[j])[:m], *qs[j]) for j in (0, 3, 5)]
         moves = [sum(map(jnp.abs, v)) for v in zip(*some, strict=True)]
-        errors = (*field.layout.unpack(us[-1])[:m], *qs[-1])
-        lost = blind(model, goal, errors, moves, sizes)
+        lost = blind(model, moves, sizes)
         return Trial(
             end, model.flow(end, par), norm_of(parts), middle, (*slope, *q_slope), (), (),
             jnp.ones((), bool), count, False, lost,

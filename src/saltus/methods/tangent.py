@@ -2,8 +2,8 @@
 
 A system at rest has no error whatever the step, and one far below its absolute tolerance none that
 counts; but derivatives go with the linearised flow, which is as fast there as anywhere. So where a
-component does not move, or by less than its error is worth, one tangent in a fixed direction of no
-symmetry travels with the solution, and its error counts as well (M92).
+component moves by less than its tolerance in a step, one tangent in a fixed direction of no
+symmetry travels with the solution, and its error counts as well (M95).
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from ..model import At, Model, Par
 
 # No tangent; none yet since the start or a jump; one that waits for its step; one that fits it.
 OFF, NEW, WAITS, FITS = range(4)
-REST = 1e-3  # of a tolerance: a component that moves by less in a step is at rest
-BLUR = 1e4  # tolerances: a motion whose error is a larger part of it is not resolved
-ROUGHEST = 0.1  # of a motion: an error of this size is too large at any tolerance
+REST = 1.0  # of a tolerance: a component that moves by less in a step is at rest
 FINEST = 1e-14  # relative tolerance that is given; a smaller one stands for none
 USUAL = 1e-8  # the relative tolerance of tangents where none is given
 GENTLE = 1e-3  # of its unit: how far parameters move a new tangent in its first step
@@ -95,30 +93,29 @@ def dropped(tangent: Any) -> Any:
     return tangent._replace(phase=jnp.where(tangent.phase == FITS, WAITS, tangent.phase))
 
 
-def taken(tangent: Any, blind: Any, error: Any) -> Any:
-    """After a step that was accepted: it travels on as long as its error is the larger one."""
-    on = (tangent.phase == FITS) & (blind | (tangent.error >= error))
+def taken(tangent: Any, blind: Any) -> Any:
+    """After a step that was accepted: it travels on as long as something rests."""
+    on = (tangent.phase == FITS) & blind
     phase = jnp.where(on, WAITS, OFF).astype(jnp.int32)
     return tangent._replace(phase=phase)
 
 
 def begun(tangent: Tangent, sizes: Sequence[Any], like: Leaves) -> Leaves:
-    """The tangent that waits, or a new one."""
+    """The tangent that travelled last, or after a jump a new one.
+
+    Not anew after steps without one: a stiff motion that is now and then at rest would pay for a
+    transient each time."""
     pairs = zip(_signs(sizes), sizes, like, strict=True)
     first = tuple((x * s).astype(v.dtype) for x, s, v in pairs)
-    return select(tangent.phase == WAITS, tangent.entries(like), first)
+    return select(tangent.phase == NEW, first, tangent.entries(like))
 
 
-def blind(
-    model: Model, goal: Any, errors: Leaves, moves: Sequence[Any], sizes: Sequence[Any],
-    finest: float = FINEST,
-) -> Any:  # fmt: skip
-    """Whether some component rests, or its error is too large a part of its motion (M92)."""
-    part = jnp.minimum(BLUR * relative(goal, finest), ROUGHEST)
+def blind(model: Model, moves: Sequence[Any], sizes: Sequence[Any]) -> Any:
+    """Whether some component moves by less than its tolerance in a step (M95)."""
     lost = jnp.zeros((), bool)
-    for e, m, s, moved in zip(errors, moves, sizes, driven(model), strict=True):
+    for m, s, moved in zip(moves, sizes, driven(model), strict=True):
         if moved:
-            lost = lost | jnp.any((jnp.abs(e) > part * m) | (m <= REST * s))
+            lost = lost | jnp.any(m <= REST * s)
     return lost
 
 
