@@ -170,33 +170,6 @@ def test_a_kick_of_no_strength_has_the_derivative_of_a_kick(name):
     np.testing.assert_allclose(jax.grad(end)(0.0), np.sin(25.0) / 5, atol=CLOSE)
 
 
-DAES = {
-    1: HybridSystem(
-        lambda now, p: {"x": now.x["v"], "v": now.z},
-        constraint=lambda now, p: now.z + 25.0 * now.x["x"],
-    ),
-    2: HybridSystem(
-        lambda now, p: {
-            "x": now.x["v"] + now.z, "v": -25.0 * now.x["x"], "y": now.x["v"] - now.z,
-        },
-        constraint=lambda now, p: now.x["x"] - now.x["y"],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "index, name", [(1, "Tsit5"), (1, "Radau5"), (1, "Rodas5P"), (2, "Radau5")]
-)
-def test_equations_with_algebraic_states_at_rest(index, name):
-    def end(x):
-        full = {"x": x, "v": 0.0} | ({"y": x} if index == 2 else {})
-        sol = solve(DAES[index], Instant(t=0.0, x=full, z=0.0), None, T, method=METHODS[name])
-        return sol.final.x["x"]
-
-    np.testing.assert_allclose(jax.grad(end)(0.0), np.cos(50.0), atol=CLOSE)
-
-
 @pytest.mark.slow
 def test_twenty_coupled_oscillators_at_rest():
     from scipy.linalg import expm

@@ -65,8 +65,11 @@ class Way(NamedTuple):
 
 
 def unborn(model: Model) -> Any:
-    """What the loop carries before the first step; nothing for flows whose tangents are plain."""
-    if plain(model):
+    """What the loop carries before the first step.
+
+    Nothing for flows whose tangents are plain, and for systems with constraints: near an impasse
+    tangents run away before the states do."""
+    if model.constraint is not None or plain(model):
         return ()
     outs = model.flow_fn.traced.jaxpr.outvars
     size = sum(v.aval.size for v in outs)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from ..consistent import attached
 from ..implicit import still
+from ..record import JUMPS
 from ..solution import Solution
 
 MOMENT = 1e-6  # of the step before the event, and of the span
@@ -30,7 +31,8 @@ def leaps(sol: Solution, flat: Any, own: Any, tiny: Any) -> Any:
     par, m = tape.par(), model.moving
     span = jnp.abs(tape.end.tau - tape.tau[0])
     before = jnp.concatenate([tape.h[:1], tape.h[:-1]])
-    moments = MOMENT * jnp.where(before == 0, span, jnp.minimum(jnp.abs(before), span))
+    short = jnp.abs(before) <= JUMPS
+    moments = MOMENT * jnp.where(short, span, jnp.minimum(jnp.abs(before), span))
 
     def row(k: Any) -> Any:
         at = tape.state(k)
