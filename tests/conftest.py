@@ -64,6 +64,19 @@ def compilations():
     return _compilations
 
 
+# Something of every part: every primitive, transformation and kind of method (tests/versions.sh).
+CORE = {
+    "test_jax_names", "test_sweeps", "test_recompile", "test_unreached", "test_dae_edges",
+    "test_when", "test_visits", "test_reads",
+}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem in CORE:
+            item.add_marker(pytest.mark.core)
+
+
 MANY_PROGRAMS = 500
 _cleared = 0
 

@@ -9,7 +9,7 @@
 # Environments are kept in .versions/ and made again when pyproject.toml or tests/oldest.txt change.
 set -u
 cd "$(dirname "$0")/.."
-select=(-m core)
+select=(-m "core and not slow")
 if [ "${1:-}" = "--all" ]; then
   select=()
   shift
