@@ -204,3 +204,19 @@ def test_an_infinite_derivative_at_rest_does_not_stop_a_solve():
     root = HybridSystem(lambda now, p: -jnp.sqrt(jnp.abs(now.x)))
     sol = solve(root, Instant(t=0.0, x=0.0), None, 1.0)
     assert sol.final.x == 0.0
+
+
+@pytest.mark.slow
+def test_a_system_with_a_constraint_at_rest_is_not_trusted_until_its_steps_are_bounded():
+    system = HybridSystem(
+        lambda now, p: {"x": now.x["v"], "v": now.z},
+        constraint=lambda now, p: now.z + 25.0 * now.x["x"],
+    )
+
+    def swung(x, longest):
+        start = Instant(t=0.0, x={"x": x, "v": 0.0}, z=0.0)
+        return solve(system, start, None, T, method=saltus.Radau5(max_step=longest))
+
+    assert swung(0.0, np.inf).certificate.verdict == "UNTRUSTED"
+    slope = jax.grad(lambda x: swung(x, 0.05).final.x["x"])(0.0)
+    np.testing.assert_allclose(slope, np.cos(50.0), atol=1e-4)
