@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .consistent import begun
-from .culprits import ahead, span
+from .culprits import ahead, on_the_line, span
 from .methods.explicit import ExplicitStepper
 from .model import Action, At, Model, Par
 from .phrases import line_of_equation
@@ -117,15 +117,11 @@ def _closed_in(
 @functools.partial(jax.jit, static_argnames=("model",))
 def _along(model: Model, at: At, par: Par, offsets: Any) -> Any:
     """The guards along a straight line through a state, before and after it."""
-    sign = jnp.where(par.backward, -1.0, 1.0)
-    k = model.flow(at, par)
 
-    def one(h: Any) -> Any:
-        moved = [v + (sign * h * d).astype(v.dtype) for v, d in zip(at.w, k, strict=False)]
-        here = At(at.tau + sign * h, (*moved, *at.w[model.moving :]), at.i, at.z)
+    def look(here: At) -> Any:
         return model.guard_values(begun(model, here, par), par)
 
-    return jax.vmap(one)(offsets)
+    return on_the_line(model, at, par, offsets, look)
 
 
 def _line(action: Action) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -142,15 +142,23 @@ def _first_along(model: Model, at: At, par: Par, lengths: np.ndarray) -> tuple[i
     return 0, None
 
 
-@functools.partial(jax.jit, static_argnames=("model",))
-def _tried(model: Model, at: At, par: Par, lengths: Any) -> list:
-    """What every function gives at some lengths ahead along a straight line."""
+def on_the_line(model: Model, at: At, par: Par, lengths: Any, look: Callable[[At], Any]) -> Any:
+    """What `look` sees at some lengths ahead along a straight line, with z as it is here."""
     sign = jnp.where(par.backward, -1.0, 1.0)
     k = model.flow(at, par)
 
-    def one(h: Any) -> list:
+    def one(h: Any) -> Any:
         moved = [v + (sign * h * d).astype(v.dtype) for v, d in zip(at.w, k, strict=False)]
-        here = At(at.tau + sign * h, (*moved, *at.w[model.moving :]), at.i, at.z)
+        return look(At(at.tau + sign * h, (*moved, *at.w[model.moving :]), at.i, at.z))
+
+    return jax.vmap(one)(lengths)
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def _tried(model: Model, at: At, par: Par, lengths: Any) -> list:
+    """What every function gives at some lengths ahead along a straight line."""
+
+    def look(here: At) -> list:
         rows: Leaves = ()
         if model.constraint is not None:
             rows = hidden(model, here, par)
@@ -158,7 +166,7 @@ def _tried(model: Model, at: At, par: Par, lengths: Any) -> list:
             here = here._replace(z=select(found, new.z, here.z))
         return [*rows, *model.flow(here, par), *model.guard_values(here, par)]
 
-    return jax.vmap(one)(lengths)
+    return on_the_line(model, at, par, lengths, look)
 
 
 def _labels(model: Model) -> tuple[list[str], list[str | None]]:

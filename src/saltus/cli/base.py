@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,19 +34,6 @@ class Command(NamedTuple):
     examples: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Outcome]
-
-
-@contextlib.contextmanager
-def progress(text: str) -> Iterator[None]:
-    """A line that says what is going on, on a terminal only, and that goes away again."""
-    shown = sys.stderr.isatty()
-    if shown:
-        print(f"{text} ...", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 # -- JSON ---------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import textwrap
 
+from ..estimate.monitor import said
 from ..tables import table
 from . import options
-from .base import Command, Outcome, progress
+from .base import Command, Outcome
 from .checks import FAILED, WARNING, Finding, examine
 from .errors import explained
 
@@ -26,7 +27,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> Outcome:
     setup = options.setup_until(args)
-    with progress(f"checking {setup.scenario.name}"):
+    with said(f"checking {setup.scenario.name}"):
         findings = list(examine(setup.scenario, lambda error: explained(error, args.model)))
     bad = [f for f in findings if f.result == FAILED]
     doubts = [f for f in findings if f.result == WARNING]

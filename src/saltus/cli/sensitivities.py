@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..estimate.monitor import said
 from ..io.csv_files import write_columns
 from ..tables import number, table, unit_of
 from . import options, solutions
-from .base import Command, Outcome, UsageError, plain, progress
+from .base import Command, Outcome, UsageError, plain
 from .pictures import sensitivity_figure
 from .quantities import Inputs, chosen, inputs, quantities, whole_numbers
 
@@ -72,7 +73,7 @@ def _run(args: argparse.Namespace) -> Outcome:
     varied = inputs(setup.scenario, by, reached(run.sol, args.ts, args.points))
     known = quantities(setup.scenario, run.sol, varied.ts)
     names = chosen(options.listed(args.of), known) if args.of else list(known)
-    with progress("differentiating"):
+    with said("differentiating"):
         found = sensitivities(varied, names)
         files, notes = write(found, varied, run.sol, args.out) if args.out else ([], [])
     notes = [*left_out(varied, args.by), *notes]

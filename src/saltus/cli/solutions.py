@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..estimate.monitor import said
 from ..export import labelled
 from ..extras import MissingExtra
 from ..io.csv_files import write_events, write_trajectory
@@ -19,7 +20,7 @@ from ..plot import PANELS, pyplot
 from ..results import Result, SolveError
 from ..system import Instant
 from ..tables import algebraic_names, event_name, mode_name, named
-from .base import by_name, plain, progress
+from .base import by_name, plain
 from .options import Setup
 
 POINTS = 201
@@ -51,7 +52,7 @@ class Solved:
 def solved(setup: Setup, ts: np.ndarray | None = None, points: int | None = None) -> Solved:
     """Solve, also if it fails on the way."""
     error = None
-    with progress(f"simulating {setup.scenario.name}"):
+    with said(f"simulating {setup.scenario.name}"):
         try:
             sol = setup.scenario.solve(ts=ts)
         except SolveError as stop:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+
+@contextlib.contextmanager
+def said(text: str, progress: bool | None = None) -> Iterator[None]:
+    """Says what is going on, on a terminal unless told otherwise, until it is done."""
+    shown = sys.stderr.isatty() if progress is None else progress
+    if shown:
+        print(f"{text} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\033[K" if sys.stderr.isatty() else "\n", end="", file=sys.stderr, flush=True)
 
 
 class Monitor:

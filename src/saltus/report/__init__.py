@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..estimate.monitor import said
 from . import figures, html
 
 
@@ -20,23 +18,10 @@ def write(fit: Any, path: Any = "report.html", progress: bool | None = None) -> 
     path, clock = Path(path), time.perf_counter()
     if path.suffix.lower() not in (".html", ".htm"):
         path = path.with_name(path.name + ".html")
-    with _said(f"writing the report {path}", progress):
+    with said(f"writing the report {path}", progress):
         pictures = figures.pictures(fit)
         _write(fit, path, pictures, time.perf_counter() - clock)
     return path
-
-
-@contextlib.contextmanager
-def _said(text: str, progress: bool | None) -> Iterator[None]:
-    """Says what is going on, on a terminal unless told otherwise, until it is done."""
-    shown = sys.stderr.isatty() if progress is None else progress
-    if shown:
-        print(f"{text} ...", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if shown:
-            print("\r\033[K" if sys.stderr.isatty() else "\n", end="", file=sys.stderr, flush=True)
 
 
 def _write(fit: Any, path: Path, pictures: Any, seconds: float) -> None:
