@@ -9,6 +9,7 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, solve
+from saltus.probe import numbers_of
 from saltus.trust import certify
 from saltus.trust.differences import Differences, OneSided
 
@@ -205,3 +206,9 @@ def test_many_parameters_share_directions_and_none_is_left_out():
 def test_both_sides_are_seen_inside_jit():
     level = jax.jit(lambda p: certify(end, p).level)
     assert [int(level(p)) for p in (AWAY, {**AWAY, "b": 1.0}, {**AWAY, "c": 0.0})] == [0, 2, 2]
+
+
+def test_numbers_are_found_among_parameters_that_are_traced():
+    """The first thing that `certify` and `error_estimate` do inside `jit`."""
+    found = jax.eval_shape(lambda p: numbers_of(p, "certify")[0], {"a": 1.0, "b": jnp.ones(2)})
+    assert [v.shape for v in found.values()] == [(), (2,)]

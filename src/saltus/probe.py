@@ -81,11 +81,18 @@ def promoted(leaf: Any) -> Any:
     return jnp.asarray(leaf, jnp.float64) if whole else leaf
 
 
+def _is_float(leaf: Any) -> bool:
+    """Also of what is traced, of which equinox's own question is not answered by every jax."""
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+    return isinstance(leaf, float | complex)
+
+
 def numbers_of(p: Any, owner: str) -> tuple[Any, Callable[[Any], Any]]:
     """The numbers in p, whole ones as floats, and how p is put together again."""
     if callable(p) and not jax.tree.leaves(eqx.filter(p, eqx.is_array_like)):
         raise TypeError(f"{owner}: p is a function. The function comes first, then p.")
-    numbers, others = eqx.partition(jax.tree.map(promoted, p), eqx.is_inexact_array_like)
+    numbers, others = eqx.partition(jax.tree.map(promoted, p), _is_float)
     if not jax.tree.leaves(numbers):
         raise ValueError(f"{owner}: p is {picture(p)}, which has no numbers to differentiate in.")
     return numbers, lambda q: eqx.combine(q, others)
