@@ -202,6 +202,13 @@ def test_sliding_backward_is_refused():
         solve(belt, Instant(t=1.0, x=0.5, mode="above"), None, 0.0)
 
 
+def test_times_that_are_numbers_say_the_direction_inside_jit():
+    start = Instant(t=3.0, x=5.0, mode="b")
+    back = lambda x: solve(RISING, start.replace(x=x), None, 0.0).final.x
+    value, slope = jax.jit(jax.value_and_grad(back))(5.0)
+    np.testing.assert_allclose([value, slope], [0.0, 0.5], atol=1e-12)
+
+
 @pytest.mark.slow
 def test_a_direction_of_time_that_is_traced_is_refused_by_name():
     @jax.jit

@@ -34,11 +34,12 @@ def _undone(event: Any) -> bool:
 def directed(system: Any, t0: Any, t1: Any) -> Any:
     """The system as a solve from `t0` to `t1` looks at it.
 
-    Where these are not known, it is the one for time that goes forward (see validity.py).
+    Where these are not known, it is the one for time that goes forward (see validity.py). Any
+    operation on numbers inside `jit` hides them: they are compared as they were given.
     """
     if not isinstance(system, HybridSystem) or not one_way(system):
         return system
-    t0, t1 = (jax.lax.stop_gradient(v) for v in (t0, t1))
+    t0, t1 = (jax.lax.stop_gradient(v) if is_tracer(v) else v for v in (t0, t1))
     if is_tracer(t0) or is_tracer(t1) or not np.all(np.asarray(t1) < np.asarray(t0)):
         return system
     if system not in _known:

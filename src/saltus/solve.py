@@ -98,8 +98,8 @@ def solve(
     carries the partial solution. Inside `jit` nothing can stop a program before it is through.
     """
     chosen: Method = current_method(method_of(system, method))
-    t1 = number("t1", t1)
-    system = directed(system, getattr(start, "t", t1), t1)
+    given, t1 = t1, number("t1", t1)
+    system = directed(system, getattr(start, "t", given), given)
     model, at, par = first_state(system, start, p, t1, repair)
     t0 = number("the start's t", par.theta[0])
     ts = None if ts is None else current_times(times(ts, t0, t1))
