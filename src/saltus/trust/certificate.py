@@ -20,6 +20,7 @@ from ..results import Result
 from ..solution import Solution
 from ..tables import is_traced
 from .jumps import commute, jumped
+from .landings import landings
 from .margins import INF, Margins, Measured, measure, nearest, promised
 from .motion import margins_of
 from .outline import along
@@ -192,7 +193,9 @@ def _names(sol: Solution) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @jax.jit
 def _measured(sol: Solution) -> tuple[Measured, Growth, Algebra]:
-    return measure(sol), growth(sol), algebra(sol)
+    found, grown = measure(sol), growth(sol)
+    chance = landings(sol, found.seen, found.rows, grown.tangents)
+    return found._replace(chance=chance), grown._replace(tangents=()), algebra(sol)
 
 
 def _size(sol: Solution, found: Measured, traced: bool) -> int:
@@ -228,7 +231,10 @@ def _events(
     straight = jnp.abs(slope) / jnp.sqrt(jnp.where(power > 0, power, 1.0))
     safe = jnp.where(slope == 0, 1e-300, jnp.abs(slope))
     late = jnp.where(flat, unsure / safe, 0.0)
-    error = jnp.where(flat, jnp.abs(bend) * unsure / (safe * safe), 0.0)
+    known = CLOSE * (grown.off[before] * mine(seen.unsure) + grown.late[before] * safe)
+    known = jnp.maximum(known, mine(seen.tiny) * jnp.maximum(grown.rows[before], 1.0))
+    least = jnp.where(known < unsure, known, unsure)  # what is not a number is too large
+    error = jnp.where(flat, jnp.abs(bend) * least / (safe * safe), 0.0)
     member = sol.tape.member[0][where] if sol.tape.member else jnp.zeros_like(where)
     action = (sol.tape.kind[where].astype(jnp.int32) - 1) // 2
     events = EventTrust(
@@ -304,7 +310,7 @@ def _levels(
         order,
         _level(no, saved),
         _level(no, (ended | beyond) & going),
-        _level(no, carried),
+        _level(no, carried | found.chance),
         _level(kinks[0], kinks[1] > 1e-6),  # NaN: whether it jumps is not known
         _level(_above(rtol * most, 1e-4), _above(rtol * most, 0.1)),
         _level(_above(grown.shift, promised(rtol)), _above(grown.shift, 0.1)),

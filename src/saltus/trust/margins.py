@@ -290,6 +290,7 @@ class Measured(NamedTuple):
     saves: Any
     unseen: Any
     leaps: Any  # a guard jumps where its event is
+    chance: Any = ()  # a reset lands on a guard by chance (landings.py)
 
 
 @jax.jit

@@ -28,6 +28,9 @@ class Growth(NamedTuple):
     moves: Any  # whether the time of a row depends on the start or on parameters
     planned: Any  # from the end to a planned time that does, at least
     shift: Any  # the relative change of derivatives when all states change by their tolerances
+    off: Any  # how far the states of each row are off, by the local errors of all steps before it
+    late: Any  # how far its time is
+    tangents: Any  # of p and of the rows, three side by side
 
 
 def remade(sol: Solution, p: Leaves, s0: Leaves, probe: Any = None) -> tuple[list, list]:
@@ -116,15 +119,21 @@ def growth(sol: Solution) -> Growth:
     ]
     moves = jnp.any(rows[0] != 0, axis=0)
     dot = _dot(run, p, s0, columns[2], seeds, [v[2] for v in ends])
-    few = lambda v: jax.tree.map(lambda w: w[1:], v)
-    shift = jnp.max(jax.vmap(lambda d, r, e: _shift(sol, d, r, e))(*few((wide, rows, ends))))
-    return Growth(ratio, dot, moves, _planned(sol, ends), shift)
+    finer = _finer(sol, jax.tree.map(lambda v: v[1:], wide))
+    compared = jax.tree.map(lambda v: v[1:], (rows, ends))
+    shift = jnp.max(jax.vmap(lambda *v: _shift(sol, *v))(*_lanes(finer, slice(2)), *compared))
+    off, late = _off(sol, _lanes(finer, 2)[0])
+    return Growth(ratio, dot, moves, _planned(sol, ends), shift, off, late, (wide[0], rows))
 
 
-def _shift(sol: Solution, column: tuple, rows: list, ends: list) -> Any:
-    """How much tangents change along a tape that is off by the tolerances, with finer steps.
+def _lanes(tangents: Any, which: Any) -> Any:
+    return jax.tree.map(lambda v: v[which], tangents)
 
-    States at rest let steps grow that are far too long for the tangents."""
+
+def _finer(sol: Solution, columns: tuple) -> tuple[list, list]:
+    """Tangents along a tape that is off by the tolerances, with finer steps.
+
+    First those of two columns, then the local errors of all steps (M47), carried along."""
     model, tape = sol.spec.model, sol.tape
     sizes = _scales(sol, tape.w[: model.nx])
     moved = [v + s.astype(v.dtype) for v, s in zip(tape.w[: model.nx], sizes, strict=True)]
@@ -132,7 +141,31 @@ def _shift(sol: Solution, column: tuple, rows: list, ends: list) -> Any:
     there = dataclasses.replace(sol, tape=other)
     point = (parameters(sol), first_state(tape), jnp.ones(()))
     run = lambda p, s, probe: remade(there, p, s, probe)
-    finer, last = jax.jvp(run, point, (*column, jnp.zeros(())))[1]
+    wide = jax.tree.map(lambda v: jnp.concatenate([v, jnp.zeros_like(v[:1])]), columns)
+    probes = jnp.asarray([0.0, 0.0, 1.0])
+    return jax.vmap(lambda d, e: jax.jvp(run, point, (*d, e))[1])(wide, probes)
+
+
+def _off(sol: Solution, errors: list) -> tuple[Any, Any]:
+    """The estimated errors of all rows: of their states in units of the tolerances, of their times.
+
+    Errors of different steps may cancel in one row: the largest of all rows before count."""
+    model, tape = sol.spec.model, sol.tape
+    sizes = _scales(sol, tape.w[: model.nx])
+    each = [
+        jnp.max(jnp.abs(e / s), axis=tuple(range(1, e.ndim)), initial=0.0)
+        for e, s in zip(errors[1 : 1 + model.nx], sizes, strict=True)
+    ]
+    so_far = lambda v: jax.lax.cummax(v)
+    return so_far(jnp.max(jnp.stack(each), axis=0)), so_far(jnp.abs(errors[0]))
+
+
+def _shift(sol: Solution, finer: list, last: list, rows: list, ends: list) -> Any:
+    """How much tangents change along a tape that is off by the tolerances, with finer steps.
+
+    States at rest let steps grow that are far too long for the tangents."""
+    model, tape = sol.spec.model, sol.tape
+    sizes = _scales(sol, tape.w[: model.nx])
     off, size = _sizes(model, finer, rows, sizes, tape.n)
     end = [v[None] for v in sizes_at_end(sol)]
     off1, size1 = _sizes(model, [v[None] for v in last], [v[None] for v in ends], end, 0)

@@ -1,0 +1,75 @@
+"""Jumps that land on the guard of another event by chance.
+
+A reset may put the state on a guard whatever the parameters are, `x := p.low` on `x - p.low`: what
+follows is then smooth. Where the guard is zero there for these parameters only, it is on the one or
+on the other side of zero beside them, and its event happens, or not, or later: no derivative
+exists. Tangents tell which: those of the first leave the guard at zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..consistent import attached
+from ..implicit import still
+from ..leaves import Leaves
+from ..model import At
+from ..solution import Solution
+from .margins import Fired, Watched, flat_guards
+
+NOISE = 1e-9  # of what tangents add up to
+FAR = (
+    10  # times the tolerance: a guard that was closer to zero before the reset was not moved there
+)
+
+
+def landings(sol: Solution, seen: Watched, rows: Fired, tangents: tuple) -> Any:
+    """Whether a reset lands by chance on the guard of an event, so that this may happen or not.
+
+    `tangents` are those of p and of the rows, several of them side by side."""
+    model, tape = sol.spec.model, sol.tape
+    if not model.n_guards:
+        return jnp.zeros((), bool)
+    sol, seen, rows, tangents = still((sol, seen, rows, tangents))
+    zero = jnp.abs(seen.value) <= seen.tiny
+    met = seen.active[:-1] & (jnp.abs(seen.value[:-1]) <= FAR * seen.unsure[:-1])  # simultaneous
+    lands = rows.event[:-1, None] & seen.active[1:] & zero[1:] & ~rows.own[:-1] & ~met
+    way = jnp.asarray([g.direction for g in model.guards for _ in range(g.size or 1)], jnp.int32)
+    beyond = seen.active[:-1] & (way * seen.value[:-1] > 0)
+    returns = beyond & (way * seen.slope[1:] < 0) & ~tape.backward  # nothing happens either way
+    moves = jnp.any(jax.vmap(lambda t: _moves(sol, seen, *t))(tangents), axis=0)
+    return jnp.any(lands & ~returns & moves[1:])
+
+
+def _moves(sol: Solution, seen: Watched, dp: Leaves, tangent: list) -> Any:
+    """Whether the guards at the start of every row move along a tangent: (rows, guards)."""
+    model, tape = sol.spec.model, sol.tape
+    par, n = tape.par(), len(dp)
+    p = par.theta[2 : 2 + n]
+
+    def row(k: Any, dt: Any, dw: Leaves) -> tuple[Any, Any]:
+        at = tape.state(k)
+
+        def values(tau: Any, w: Leaves, p: Leaves) -> Any:
+            there = par._replace(theta=(*par.theta[:2], *p, *par.theta[2 + n :]))
+            here = attached(model, At(tau, w, at.i, at.z), there, 1)
+            return flat_guards(model, model.guard_values(here, there))
+
+        push = lambda d: jax.jvp(values, (at.tau, at.w, p), d)[1]
+        none = jax.tree.map(jnp.zeros_like, (dt, dw, dp))
+        by_t, by_p = push((dt, *none[1:])), push((*none[:2], dp))
+        total = push((dt, dw, dp))
+        return total, jnp.abs(by_t) + jnp.abs(by_p) + jnp.abs(total - by_t - by_p)
+
+    total, parts = jax.vmap(row)(jnp.arange(tape.tau.shape[0]), tangent[0], tuple(tangent[1:]))
+    rtol, atol = sol.tolerance
+    sizes = [a + rtol * jnp.abs(v) for v, a in zip(tape.w[: model.nx], atol, strict=False)]
+    each = [
+        jnp.max(jnp.abs(d / s), axis=tuple(range(1, d.ndim)), initial=0.0)
+        for d, s in zip(tangent[1:], sizes, strict=False)
+    ]
+    largest = jnp.max(jnp.stack(each), axis=0)[:, None]
+    return ~(jnp.abs(total) <= NOISE * (parts + seen.unsure * largest) + seen.tiny)
