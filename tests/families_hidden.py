@@ -98,8 +98,32 @@ def true_tiny(q):
     return [x * du.exp(k * T)]
 
 
+# -- a swing about a rest, from below the tolerance ---------------------------------------------
+
+SWING = HybridSystem(lambda now, q: {"x": now.x["v"], "v": -(q[2] ** 2) * now.x["x"]})
+
+
+def swing(q):
+    sol = run(SWING, Instant(t=0.0, x={"x": q[0], "v": q[1]}), q, q[3])
+    return jnp.stack([sol.final.x["x"], sol.final.x["v"]]), sol
+
+
+def draw_swing(rng, n, near):
+    size = np.where(near, 10 ** rng.uniform(-15, -4, n), rng.uniform(0.3, 2, n))
+    size = np.where(near & (rng.random(n) < 0.1), 0.0, size)
+    w, phase = rng.uniform(1, 5, n), rng.uniform(0, 6, n)
+    return [size * np.cos(phase), size * w * np.sin(phase), w, rng.uniform(0.5, 4, n)]
+
+
+def true_swing(q):
+    x, v, w, T = q
+    c, s = du.cos(w * T), du.sin(w * T)
+    return [x * c + v / w * s, v * c - w * x * s]
+
+
 FAMILIES = {
     "hidden": Family("rate place T", hidden, draw_hidden, true_hidden),
     "dip": Family("place width depth T", dip, draw_dip, true_dip),
     "tiny": Family("k x T", tiny, draw_tiny, true_tiny),
+    "swing": Family("x v w T", swing, draw_swing, true_swing),
 }

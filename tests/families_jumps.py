@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -296,11 +298,68 @@ def true_pump(q):
     return [x]
 
 
+# -- a signal that goes up and down in ramps ----------------------------------------------------
+
+RAMP = HybridSystem(
+    lambda now, q: {"x": now.u - q[1] * now.x["x"]},
+    inputs=lambda q: saltus.Ramps(q[2:5], q[5:8]),
+)
+
+
+def ramp(q):
+    """The second output is saved at a time that may be that of a bend."""
+    sol = run(RAMP, Instant(t=0.0, x={"x": q[0]}), q, q[9], ts=q[8][None])
+    return jnp.stack([sol.final.x["x"], sol.y["x"][0]]), sol
+
+
+def draw_ramp(rng, n, near):
+    x, k, first = rng.uniform(0, 2, n), rng.uniform(0.3, 2, n), rng.uniform(0.2, 0.8, n)
+    values = rng.uniform(-2, 2, (3, n))
+    small, kind = margin(rng, n, 1e-9), rng.random(n)
+    gaps = rng.uniform(0.3, 1, (2, n))
+    gaps[0] = np.where(near & (kind < 0.3), np.abs(small), gaps[0])
+    times = np.stack([first, first + gaps[0], first + gaps[0] + gaps[1]])
+    save, T = times[-1] * rng.uniform(0.1, 1.2, n), times[-1] * rng.uniform(0.5, 1.5, n)
+    at = times[rng.integers(0, 3, n), np.arange(n)] * (1 + margin(rng, n, 1e-15))
+    save, T = np.where(near & (kind > 0.6), at, save), np.where(near & (kind > 0.3), at, T)
+    return [x, k, *times, *values, np.minimum(save, T), T]
+
+
+def _phi(z, n):
+    """`sum_j (-z)^j / (j + n)!`, without the differences of its closed form."""
+    out = 0.0 * z
+    for j in reversed(range(40)):
+        out = 1 - z * out / (j + 1.0 + n)
+    return out / math.factorial(n)
+
+
+def _ramped(x, k, times, values, t):
+    """On each piece u = c + m s, so that `x = x0 e^{-k s} + c s phi_1(k s) + m s^2 phi_2(k s)`."""
+    start, end = 0.0 * t, [*times, t]
+    for j in range(4):
+        stop = du.where(t.value < end[j].value, t, end[j])
+        s, c = stop - start, values[max(j - 1, 0)]
+        rise = 0.0 * t
+        if 0 < j < 3:
+            rise = (values[j] - c) * (s / (times[j] - times[j - 1]))
+        go = s.value > 0
+        z = k * du.where(go, s, 0.0)
+        x = du.where(go, x * du.exp(-z) + s * (c * _phi(z, 1) + rise * _phi(z, 2)), x)
+        start = du.where(go, stop, start)
+    return x
+
+
+def true_ramp(q):
+    x, k, times, values = q[0], q[1], q[2:5], q[5:8]
+    return [_ramped(x, k, times, values, t) for t in (q[9], q[8])]
+
+
 FAMILIES = {
     "doses": Family("x k dose period offset save T", doses, draw_doses, true_doses),
     "chain": Family("k slope level keep low more y T", chain, draw_chain, true_chain),
     "plan": Family("k low delay kick x T", plan, draw_plan, true_plan),
     "order": Family("a b high level scale", order, draw_order, true_order),
     "levels": Family("drive k l0 l1 l2 l3 T", levels, draw_levels, true_levels),
+    "ramp": Family("x k t0 t1 t2 u0 u1 u2 save T", ramp, draw_ramp, true_ramp),
     "pump": Family("a u0 u1 level switch t0 T", pump, draw_pump, true_pump),
 }
