@@ -30,6 +30,9 @@ def at_zero(side: Any) -> Any:
     return (side == FRESH) | (side == FIRED) | (side == ABOVE) | (side == BELOW)
 
 
+FLAT = 1e-14  # of its largest value: what rounding makes of a guard
+
+
 class Knots(NamedTuple):
     """A guard and its slope (times the step length) at the start, middle and end of a step."""
 
@@ -51,6 +54,7 @@ class Candidate(NamedTuple):
     rest: Any  # it has just fired, and is pushed to its firing side again without moving
     before: Any  # the sign with which it left the start
     curve: Any  # the model's second derivative where it looks for a minimum; 0 elsewhere
+    depth: Any  # how far beyond zero it is at `high`; 0 where only the model says so
     doubt: Any  # the model is too far off to be sure that nothing happens, or nothing before
 
 
@@ -119,6 +123,8 @@ class _Outline(NamedTuple):
     low_value: Any
     low2: Any
     low2_value: Any
+    back: Any  # whether it comes back from there before the half ends
+    back2: Any
     error: Any  # how far off the model may be, generously
 
 
@@ -132,11 +138,14 @@ def _leaving(knots: Knots) -> tuple[Any, Any]:
     """The sign with which a guard leaves zero, and the multiplicity of that zero (1, 2 or 3).
 
     Where its slope is flat the sign is that of its curvature; where that is small as well (the
-    middle of an implicit step is known to a few digits only), that of its cubic part.
+    middle of an implicit step is known to a few digits only), that of its cubic part. So it is
+    where both disagree and the middle sides with the cubic part: a zero of a higher order (a second
+    zero so close is resolved by shorter steps before that matters, see `_first_piece`).
     """
     _, slope, curvature, cubic = _halves(knots)[0]
     flat = jnp.abs(slope) <= 1e-14 * (jnp.abs(curvature) + jnp.abs(cubic))
-    triple = flat & (jnp.abs(curvature) <= 0.1 * jnp.abs(cubic))
+    beyond = (curvature * cubic < 0) & (jnp.abs(curvature) < jnp.abs(cubic))
+    triple = flat & (beyond | (jnp.abs(curvature) <= 0.1 * jnp.abs(cubic)))
     lead = jnp.where(triple, cubic, jnp.where(flat, curvature, slope))
     return jnp.sign(lead), 1 + flat.astype(jnp.int32) + triple.astype(jnp.int32)
 
@@ -156,7 +165,18 @@ def _outline(knots: Knots, side: Any) -> _Outline:
     left, right = (tuple(sign * v for v in half) for half in _halves(knots))
     low, low2 = lowest(left), lowest(right)
     error = model_error(knots)
-    return _Outline(sign, low, value_of(left, low), low2, value_of(right, low2), error)
+    largest = jnp.maximum(jnp.abs(knots.start), jnp.maximum(jnp.abs(knots.mid), jnp.abs(knots.end)))
+    noise = error / 16 + FLAT * largest
+    low_value, low2_value = value_of(left, low), value_of(right, low2)
+    back, back2 = (_comes_back(half, u, noise) for half, u in ((left, low), (right, low2)))
+    return _Outline(sign, low, low_value, low2, low2_value, back, back2, error)
+
+
+def _comes_back(half: tuple, low: Any, noise: Any) -> Any:
+    """Whether a guard is on its old side again after its minimum: that was no inflection."""
+    high = lowest(tuple(-v for v in half))
+    after = jnp.where((high > low) | (low == 1), high, 1.0)
+    return jnp.maximum(value_of(half, after), value_of(half, 1.0)) > noise
 
 
 def modelled(knots: Knots, u: float) -> Any:
@@ -198,6 +218,7 @@ def _first_piece(
     match = fires(-sign, direction)
     zero = at_zero(side)
     flat = _leaving(knots)[1] > 1
+    near, near2 = near & (outline.back | (mid >= 0)), near2 & (outline.back2 | (end >= 0))
     index = jnp.where(match & (end < 0), 3, NONE)
     index = jnp.where(near2, 2, index)
     index = jnp.where(mid < 0, 1, index)
@@ -249,8 +270,20 @@ def look(knots: Knots, side: Any, direction: Any, contact: bool) -> Candidate:
     piece = staged(lambda: _first_piece(knots, outline, side, direction, contact))
     key, high, curve = staged(lambda: _aim(knots, outline, piece, side))
     return Candidate(
-        key, high, piece.index == 3, piece.fire, piece.rest, outline.sign, curve, piece.doubt
-    )
+        key, high, piece.index == 3, piece.fire, piece.rest, outline.sign, curve,
+        _depth(knots, outline, piece), piece.doubt,
+    )  # fmt: skip
+
+
+def _depth(knots: Knots, outline: _Outline, piece: _Piece) -> Any:
+    """How far beyond zero a guard surely gets after its first crossing, before it comes back.
+
+    The middle of a step is known less well than its end: what it may be off by does not count."""
+    mid = jnp.maximum(-outline.sign * knots.mid - outline.error, 0.0)
+    end = jnp.maximum(-outline.sign * knots.end, 0.0)
+    end = jnp.where(outline.back2 & (piece.index != 3), 0.0, end)
+    first = jnp.where((piece.index == 0) & outline.back, 0.0, jnp.maximum(mid, end))
+    return jnp.where(piece.index == NONE, 0.0, jnp.where(piece.index < 2, first, end))
 
 
 def side_after(side: Any, value: Any) -> Any:

@@ -83,6 +83,7 @@ class Search(NamedTuple):
     count: Any
     tiny: Any  # how far from zero the guard may be by rounding
     curve: Any  # its second derivative, away from zero: at a minimum, or where it has a root
+    depth: Any  # how far beyond zero it was seen before it turns back
 
 
 class Counts(NamedTuple):
@@ -139,7 +140,7 @@ class Carry(NamedTuple):
 def empty_search() -> Search:
     zero, off = jnp.zeros(()), jnp.zeros((), bool)
     whole = jnp.zeros((), jnp.int32)
-    return Search(off, whole, whole, zero, zero, zero, off, zero, zero, whole, zero, zero)
+    return Search(off, whole, whole, zero, zero, zero, off, zero, zero, whole, zero, zero, zero)
 
 
 def empty_counts() -> Counts:

@@ -29,6 +29,7 @@ def begin_search(
         last=jnp.full((), jnp.inf), count=jnp.zeros((), jnp.int32),
         tiny=pick(list(tiny), guard, member),
         curve=pick([s.curve for s in seen], guard, member) / (h * h),
+        depth=pick([s.depth for s in seen], guard, member),
     )  # fmt: skip
 
 
@@ -67,6 +68,7 @@ class _Iteration(NamedTuple):
     aim: Any
     correction: Any
     touch: Any
+    depth: Any
 
 
 def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Carry) -> Carry:
@@ -85,7 +87,7 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Ca
     def again() -> Carry:
         new = s._replace(
             low=it.low, high=it.high, verified=it.verified, h=it.aim, last=it.correction,
-            count=s.count + 1,
+            count=s.count + 1, depth=it.depth,
         )  # fmt: skip
         return c._replace(search=new)
 
@@ -102,7 +104,16 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Ca
         nothing = (jnp.zeros((), bool), jnp.zeros((), bool))
         return choose(model, new, [(t, t) for t in together] + [nothing] * len(model.timed))
 
-    cases = [again, lambda: moved, event, lambda: _another(model, c, tried, earlier)]
+    def nothing() -> Carry:
+        """Zero up to rounding is not crossed: what comes after it says whether it will be."""
+        rests = seeking(s) & (jnp.abs(pick(list(tried.values), s.guard, s.member)) <= s.tiny)
+        sides = tuple(
+            jnp.where(m & rests, s.before.astype(v.dtype), v)
+            for m, v in zip(mine, moved.sides, strict=True)
+        )
+        return moved._replace(sides=sides)
+
+    cases = [again, nothing, event, lambda: _another(model, c, tried, earlier)]
     new = branch(it.verdict, cases)
     counts = new.counts._replace(touches=new.counts.touches + it.touch.astype(jnp.int32))
     stop = it.touch & (knobs.grazing == RAISE)
@@ -177,7 +188,8 @@ def _iterate(
     verdict = jnp.where(looking, still, verdict)
     aim = jnp.where(looking, low_point.aim, aim)
     correction = jnp.where(looking, jnp.where(low_point.touch, -1.0, jnp.inf), correction)
-    return _Iteration(verdict.astype(jnp.int32), low, high, verified, aim, correction, touch)
+    depth = jnp.maximum(s.depth, jnp.where(crossed, jnp.abs(value), 0.0))
+    return _Iteration(verdict.astype(jnp.int32), low, high, verified, aim, correction, touch, depth)
 
 
 def _another(model: Model, c: Carry, tried: Any, earlier: Leaves) -> Carry:
@@ -190,7 +202,7 @@ def _another(model: Model, c: Carry, tried: Any, earlier: Leaves) -> Carry:
         before=pick(list(c.leaving), guard, member), low=jnp.zeros(()), high=tried.h,
         verified=jnp.ones((), bool), h=tried.h * start / jnp.maximum(start + end, 1e-300),
         last=jnp.full((), jnp.inf), count=jnp.zeros((), jnp.int32), tiny=jnp.zeros(()),
-        curve=jnp.zeros(()),
+        curve=jnp.zeros(()), depth=end,
     )  # fmt: skip
     return c._replace(search=new)
 
