@@ -23,8 +23,9 @@ GUARDS = {  # each jumps over zero at a time
     "comparison": (lambda now, p: (now.x["x"] > 0.25) - 0.5, 0.25, (-0.5, 0.5)),
     "mod": (lambda now, p: jnp.mod(now.x["x"], 0.3) - 0.15, 0.3, (0.15, -0.15)),
 }
-CHEAP = [("when", "falling"), ("mod", "rising")]
-REST = [(name, way) for name in GUARDS for way in ("falling", "rising", "either")]
+WITH = {"when": "falling", "where": "falling", "comparison": "rising", "mod": "falling"}
+CHEAP = [("when", "falling")]
+REST = [(name, way) for name in GUARDS for way in (WITH[name], "either")]
 
 
 def stopped(guard, direction, **options):
@@ -42,15 +43,43 @@ def stopped(guard, direction, **options):
 def test_a_guard_that_jumps_over_zero_is_named_with_both_sides_and_what_to_write(name, direction):
     guard, t, (before, after) = GUARDS[name]
     error = stopped(guard, direction, max_steps=2000)
-    text, rises = str(error), after > before
+    text = str(error)
     assert error.event == "cross" and abs(error.t - t) < 1e-6
     assert f'guard of event "cross" jumps over zero at t = {t}' in text
     assert abs(error.values["guard before"] - before) < 1e-6
     assert abs(error.values["guard after"] - after) < 1e-6
-    against = direction != "either" and rises != (direction == "rising")
-    assert (f'against its direction "{direction}"' in text) == against
     assert "Write the quantity that decides as the guard" in error.advice
     assert "make it an event (`saltus.when`)" not in text  # no advice in a circle
+
+
+AGAINST = {  # the direction against which it jumps, and the events there are
+    "when": ("rising", []),
+    "where": ("rising", []),
+    "comparison": ("falling", []),
+    "mod": ("rising", [0.15, 0.45, 0.75]),
+}
+
+
+@pytest.mark.parametrize(
+    "name, method",
+    [
+        ("when", Tsit5),
+        *(pytest.param(n, Tsit5, marks=pytest.mark.slow) for n in ("mod", "where", "comparison")),
+        pytest.param("mod", saltus.Radau5, marks=pytest.mark.slow),
+        pytest.param("mod", saltus.Rodas5P, marks=pytest.mark.slow),
+    ],
+)
+def test_a_guard_that_jumps_against_its_direction_is_no_event_and_stops_nothing(name, method):
+    direction, times = AGAINST[name]
+    event = Event("cross", GUARDS[name][0], direction=direction)
+    system = HybridSystem(lambda now, p: {"x": p}, events=[event])
+    run = lambda p: solve(system, START, p, 1.0, method=method())
+    sol = run(1.0)
+    np.testing.assert_allclose(sol.events.t, times, atol=1e-12)
+    np.testing.assert_allclose(sol.final.x["x"], 1.0, rtol=1e-12)
+    if times:
+        slope = jax.grad(lambda p: run(p).events.t[1])(1.0)
+        np.testing.assert_allclose(slope, -0.45, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -122,3 +151,22 @@ def test_fixed_steps_that_are_too_long_for_a_stiff_system_are_told():
 def test_radau_solves_what_it_is_recommended_for():
     sol = solve(RELAX, Instant(t=0.0, x={"x": 1.0}), 1e6, 10.0, method=saltus.Radau5())
     assert abs(sol.final.x["x"] - jnp.cos(10.0)) < 1e-5 and sol.stats.steps < 2000
+
+
+def test_a_summary_says_what_kept_the_steps_of_a_slow_solve_short():
+    sol = solve(RELAX, Instant(t=0.0, x={"x": 1.0}), 1e3, 6.0)
+    lines = [line for line in str(sol).splitlines() if line.startswith("  stiff")]
+    assert len(lines) == 1 and "bound by stability" in lines[0]
+    assert "try method=saltus.Radau5()" in lines[0] and "decays in 0.001" in lines[0]
+    assert "stiff" not in str(solve(RELAX, Instant(t=0.0, x={"x": 1.0}), 1.0, 6.0))
+
+
+@pytest.mark.slow
+def test_a_summary_does_not_call_stiff_what_needs_many_steps_for_accuracy():
+    turn = HybridSystem(lambda now, p: {"x": now.x["v"], "v": -p * now.x["x"] - 0.1 * now.x["v"]})
+    sol = solve(turn, Instant(t=0.0, x={"x": 1.0, "v": 0.0}), 1e4, 5.0)
+    assert sol.stats.steps > 1000 and "stiff" not in str(sol)
+    jax.grad(lambda p: (s := solve(turn, sol.last, p, 6.0), str(s))[0].final.x["x"])(1e4)
+    assert "stiff" not in str(
+        solve(RELAX, Instant(t=0.0, x={"x": 1.0}), 1e6, 10.0, method=saltus.Radau5())
+    )

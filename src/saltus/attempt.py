@@ -360,8 +360,8 @@ def _look(
     seen: list[Candidate] = []
     for j, action in enumerate(model.guards):
         contact = action.reset is not None and not action.terminal
-        found = look(_knots(c, tried, j, sig), c.sides[j], action.direction * sig, contact)
-        seen.append(found)
+        way, length = action.direction * sig, tried.h / resolution(c.at.tau)
+        seen.append(look(_knots(c, tried, j, sig), c.sides[j], way, contact, length))
     c = c._replace(leaving=tuple(s.before for s in seen))
     key, guard, member = pick_first([s.key for s in seen], model)
     tiny = staged(lambda: rounding(model, c.at, par, c.slopes))

@@ -15,7 +15,7 @@ from .methods.explicit import ExplicitStepper
 from .model import Action, At, Model, Par
 from .phrases import line_of_equation
 from .record import JUMPS
-from .system import DIRECTIONS
+from .tables import is_traced
 
 REACH = 1e-6  # of the time from start to end: how far around the last state guards are looked at
 POINTS = 41
@@ -23,6 +23,8 @@ ROUNDS = 14  # each closes in by the number of points
 LEAP = 1e-3  # of its larger side: what a guard has to change by over no time at all
 STEPS = 50  # at the end of a solve, whose typical length counts
 LIMIT = 0.5  # length of a step times the rate of a decay: beyond it, an explicit method is stiff
+BOUND = 1.5  # the same, where it is to be told from what accuracy demands
+MANY = 1000  # steps from which on a summary says why
 LARGE = 300  # states up to which the Jacobian of the flow is looked at
 OFTEN = 0.2  # of all steps: rejected ones that want an explanation
 FARTHER = 100.0  # times the last step: what the steps that were rejected have seen
@@ -39,30 +41,23 @@ class Leap(NamedTuple):
     t: float
     before: float
     after: float
-    against: bool
     where: str  # the user's line that branches
 
     @property
     def what(self) -> str:
         member = "" if self.member is None else f"[{self.member}]"
-        name = next(k for k, v in DIRECTIONS.items() if v == self.action.direction)
-        against = f', against its direction "{name}"' if self.against else ""
         line = f" It branches in {self.where}." if self.where else ""
         return (
             f'The guard of event "{self.action.name}{member}" jumps over zero at t = '
-            f"{self.t:.10g}, from {self.before:.6g} to {self.after:.6g}{against}: it is not zero "
+            f"{self.t:.10g}, from {self.before:.6g} to {self.after:.6g}: it is not zero "
             f"in between, so that steps towards it only become shorter.{line}"
         )
 
     @property
     def advice(self) -> str:
-        start = (
-            "Such a jump is no event, but no step can pass it. "
-            if self.against
-            else "An event is a zero of a guard that is continuous there. "
-        )
         return (
-            f"{start}Write the quantity that decides as the guard, as in guard=lambda now, p: "
+            "An event is a zero of a guard that is continuous there. Write the quantity that "
+            "decides as the guard, as in guard=lambda now, p: "
             'now.x["h"] - 0.5, instead of `where`, `when`, `sign`, `floor`, `mod` or a comparison '
             "of it; where something switches at that time, make the switch an event of its own, "
             "whose reset changes d or the mode, and let the guard read that."
@@ -81,10 +76,11 @@ def leap(sol: Any) -> Leap | None:
             if found is not None:
                 offset, before, after = found
                 sign = -1.0 if bool(par.backward) else 1.0
-                against = action.direction * sign * (after - before) < 0
+                if action.direction * sign * (after - before) < 0:
+                    continue  # against its direction: no event
                 t = float(par.theta[0] + at.tau) + sign * offset
                 number = None if action.size is None else member
-                return Leap(action, number, t, before, after, bool(against), _line(action))
+                return Leap(action, number, t, before, after, _line(action))
     return None
 
 
@@ -148,15 +144,8 @@ def shortened(sol: Any) -> tuple[str, dict[str, Any]]:
 
 def stiffness(sol: Any) -> str:
     """Says so if steps of an explicit method are as short as its stability demands."""
-    model, tape, n = sol.spec.model, sol.tape, int(sol.tape.n)
-    stepper = getattr(sol.spec.stepper, "inner", sol.spec.stepper)
-    lengths = np.abs(np.asarray(tape.h)[:n])
-    lengths = lengths[lengths > JUMPS]
-    size = sum(int(np.prod(s)) for s in model.x_shapes)
-    if not isinstance(stepper, ExplicitStepper) or not lengths.size or size > LARGE:
-        return ""
-    h = float(np.median(lengths[-STEPS:]))
-    rate = _fastest_decay(model, tape.state(0) if not sol.spec.adaptive else tape.end, tape.par())
+    row = int(sol.tape.n) if sol.spec.adaptive else 0
+    h, rate = _length_and_rate(sol, row)
     if not h * rate > LIMIT:
         return ""
     return (
@@ -164,6 +153,34 @@ def stiffness(sol: Any) -> str:
         f"{1 / rate:.3g} units of time, and an explicit method can take no steps much longer than "
         f"that ({h:.3g}). Write method=saltus.Radau5(), which can."
     )
+
+
+def slowed(sol: Any) -> str:
+    """The same in a line, for a solve that took many steps: at its middle, or at its end."""
+    if is_traced((sol.result, sol.stats.steps, sol.tape)) or np.ndim(sol.result):
+        return ""
+    n = int(sol.tape.n)
+    rows = (n // 2, n) if int(sol.stats.steps) > MANY and sol.spec.adaptive else ()
+    for h, rate in (_length_and_rate(sol, row) for row in rows):
+        if h * rate > BOUND:
+            return (
+                f"steps are bound by stability, not by accuracy ({h:.3g} long, and a part decays "
+                f"in {1 / rate:.3g}); try method=saltus.Radau5()"
+            )
+    return ""
+
+
+def _length_and_rate(sol: Any, row: int) -> tuple[float, float]:
+    """How long the steps up to a row of an explicit method are, and the fastest decay there."""
+    model, tape, n = sol.spec.model, sol.tape, int(sol.tape.n)
+    stepper = getattr(sol.spec.stepper, "inner", sol.spec.stepper)
+    lengths = np.abs(np.asarray(tape.h)[: row or n])
+    lengths = lengths[lengths > JUMPS]
+    size = sum(int(np.prod(s)) for s in model.x_shapes)
+    if not isinstance(stepper, ExplicitStepper) or not lengths.size or size > LARGE:
+        return 0.0, 0.0
+    at = tape.end if row == n else tape.state(row)
+    return float(np.median(lengths[-STEPS:])), _fastest_decay(model, at, tape.par())
 
 
 def _fastest_decay(model: Model, at: At, par: Par) -> float:

@@ -31,6 +31,7 @@ def at_zero(side: Any) -> Any:
 
 
 FLAT = 1e-14  # of its largest value: what rounding makes of a guard
+SHORT = 1e4  # times the resolution of time: steps in which guards may jump
 
 
 class Knots(NamedTuple):
@@ -261,17 +262,19 @@ def _aim(knots: Knots, outline: _Outline, piece: _Piece, side: Any) -> tuple[Any
     return key, high, jnp.where(to_low, jnp.maximum(curve, 0.0), 0.0)
 
 
-def look(knots: Knots, side: Any, direction: Any, contact: bool) -> Candidate:
+def look(knots: Knots, side: Any, direction: Any, contact: bool, length: Any) -> Candidate:
     """The first place in a step where a guard (or each member of a family) may cross.
 
-    `contact`: the event has a reset, so that a state at rest on the guard is a contact.
+    `contact`: the event has a reset, so that a state at rest on the guard is a contact. `length`:
+    the step's, in units of the resolution of time; in a short one, a guard that changes its side
+    against its direction is let go, since it may jump, and nothing else can hide there.
     """
     outline = staged(lambda: _outline(knots, side))
     piece = staged(lambda: _first_piece(knots, outline, side, direction, contact))
     key, high, curve = staged(lambda: _aim(knots, outline, piece, side))
     return Candidate(
         key, high, piece.index == 3, piece.fire, piece.rest, outline.sign, curve,
-        _depth(knots, outline, piece), piece.doubt,
+        _depth(knots, outline, piece), piece.doubt & (piece.match | (length > SHORT)),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .causes import slowed
 from .course import Course, course
 from .diagnose import explain, state_values, state_words
 from .extrema import Extremes
@@ -237,6 +238,9 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
     adapt: Any = eqx.field(static=True, repr=False, default=None)  # to the user's own instants
     tolerance: Any = eqx.field(repr=False, default=None)  # relative, and absolute of each leaf
     on_grazing: str = eqx.field(static=True, repr=False, default="record")
+
+    def __repr__(self) -> str:
+        return describe(self, slowed(self))
 
     def __reduce__(self) -> tuple:
         """In another process, the numbers of a solution, as in a file; not its model."""

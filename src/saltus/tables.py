@@ -107,8 +107,8 @@ def derivatives(
 
 
 # -- the summary of a solution ------------------------------------------------------------------
-def describe(sol: Any) -> str:
-    """What `print(sol)` shows."""
+def describe(sol: Any, stiff: str = "") -> str:
+    """What `print(sol)` shows; `stiff` says what kept its steps short."""
     if is_tracer(sol.result):
         head = "Solution, traced: numbers exist when the compiled function runs"
         lines = []
@@ -116,6 +116,7 @@ def describe(sol: Any) -> str:
         codes = np.asarray(sol.result).reshape(-1)
         head = _head(sol, codes)
         lines = [("t", _span(sol)), ("steps", _steps(sol)), ("events", _count(sol))]
+        lines[2:2] = [("stiff", stiff)] if stiff else []
     lines += [("final", _values(sol.final.x, sol.units, "x"))]
     if sol.modes and sol.final.mode is not None and not is_traced(sol.final.mode):
         modes = [mode_name(sol, k) for k in np.asarray(sol.final.mode).reshape(-1)[:SHOWN]]
