@@ -88,6 +88,17 @@ def test_multipliers_pass_through_zero_together_whatever_their_units():
         np.testing.assert_allclose(slopes[k], exact_slopes[k], rtol=1e-7)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("length, v", [(0.51, 2.88), (0.52, 3.07), (0.56, 3.52)])
+def test_derivatives_of_a_short_string_are_trusted(length, v):
+    """Directions in which a certificate moves the start stay on the constraint."""
+    p = {"g": 9.81, "L": length, "v": v, "unit": 1.0}
+    end = 1.2 * float(slack_time(p))
+    cert = solve(PENDULUM, level(p), p, end, method=Radau5(rtol=1e-9, atol=1e-9)).certificate
+    assert cert.trusted, cert
+    assert cert.shift < 3e-7
+
+
 # Both z are zero where x is c, and so is x where c is zero; the second equation rounds beside 1.
 CROSSING = HybridSystem(
     lambda now, p: {"x": -1.0},

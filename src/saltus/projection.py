@@ -51,16 +51,7 @@ def projected(model: Model, at: At, par: Par) -> At:
     flat0, sizes = _ravel(at.w[:n])
 
     def g(x: Any, at: At, par: Par) -> Any:
-        here = at._replace(w=(*_unravel(x, at.w[:n], sizes), *at.w[n:]))
-        values = model.residuals(here, par)
-        pins = (False,) * len(values)
-        if rule.pinned is not None:
-            pins = tuple(rule.pinned(model.args(here, par), par))
-        kept = []
-        for value, k, pin in zip(values, rule.index, pins, strict=True):
-            if k == 2:
-                kept.append(jnp.ravel(jnp.where(pin, 0.0, value)))
-        return jnp.concatenate(kept)
+        return _kept(model, at._replace(w=(*_unravel(x, at.w[:n], sizes), *at.w[n:])), par)
 
     def kkt(y: Any, at: At, par: Par) -> Any:
         x, mu = y[: flat0.size], y[flat0.size :]
@@ -80,6 +71,40 @@ def projected(model: Model, at: At, par: Par) -> At:
     for _ in range(DEGREE):
         root = root - inverse @ kkt(root, at, par)
     return at._replace(w=(*_unravel(root[: flat0.size], at.w[:n], sizes), *at.w[n:]))
+
+
+def _kept(model: Model, at: At, par: Par) -> Any:
+    """The equations of index 2 that are in force, as a vector."""
+    rule = model.constraint
+    values = model.residuals(at, par)
+    pins = (False,) * len(values)
+    if rule.pinned is not None:  # type: ignore[union-attr]
+        pins = tuple(rule.pinned(model.args(at, par), par))  # type: ignore[union-attr]
+    kept = []
+    for value, k, pin in zip(values, rule.index, pins, strict=True):  # type: ignore[union-attr]
+        if k == 2:
+            kept.append(jnp.ravel(jnp.where(pin, 0.0, value)))
+    return jnp.concatenate(kept)
+
+
+def along(model: Model, at: At, par: Par, step: Leaves, change: Leaves) -> Leaves:
+    """A small change of x that keeps the equations of index 2 when theta changes, the nearest one.
+
+    `step - g_x^T (g_x g_x^T)^+ (g_x step + g_theta change)`, to first order."""
+    if model.constraint is None or model.constraint.highest == 1:
+        return step
+    n = model.nx
+
+    def values(x: Leaves, theta: Leaves) -> Any:
+        return _kept(model, at._replace(w=(*x, *at.w[n:])), par._replace(theta=theta))
+
+    push = lambda dx, dtheta: jax.jvp(values, (at.w[:n], par.theta), (dx, dtheta))[1]
+    off = push(tuple(step), tuple(change))
+    pull = jax.vjp(lambda x: values(x, par.theta), at.w[:n])[1]
+    none = tuple(jnp.zeros_like(v) for v in par.theta)
+    square = jax.vmap(lambda e: push(pull(e)[0], none))(jnp.eye(off.shape[0]))
+    back = pull(jnp.linalg.pinv(square, hermitian=True) @ off)[0]
+    return tuple(a - b for a, b in zip(step, back, strict=True))
 
 
 def _onto(model: Model, at: At, par: Par) -> At:

@@ -12,7 +12,7 @@ from ..implicit import still
 from ..leaves import Leaves
 from ..model import Model
 from ..primitives import Recorded, replay
-from ..projection import condition
+from ..projection import along, condition
 from ..readout import Tape
 from ..solution import Solution
 
@@ -87,9 +87,22 @@ def _directions(sol: Solution) -> tuple[Leaves, Leaves, Leaves]:
             with_p * jax.random.normal(k, v.shape) * (jnp.abs(v) + 1e-3 * (v == 0))
             for k, v in zip(own[model.nx :], p, strict=True)
         ]
+        if sum(v[0].size for v in sol.tape.z) <= LARGE:
+            dw = _consistent(sol, dw, dp)
         return tuple(dp), (jnp.zeros_like(s0[0]), *dw, *rest)
 
     return column(keys[0], False), column(keys[1], False), column(keys[2], True)
+
+
+def _consistent(sol: Solution, dw: list, dp: list) -> list:
+    """A change of the first state that stays on a constraint of index 2 when p changes.
+
+    Any other is brought there by the first step, in a way that depends on its length."""
+    tape, n = sol.tape, sol.spec.model.n_p[0]
+    par = tape.par()
+    none = [jnp.zeros_like(v) for v in par.theta]
+    at, par = still((tape.state(0), par))
+    return list(along(sol.spec.model, at, par, tuple(dw), (*none[:2], *dp, *none[2 + n :])))
 
 
 def growth(sol: Solution) -> Growth:
