@@ -190,6 +190,8 @@ def _judge(name: str, f: Found) -> None:
     print(f"\n{table({name: f})}")
     assert not np.any(f.wrong_value | f.wrong_gradient), f.worst()
     assert _useful(f) >= USEFUL, f"{name}: {_useful(f):.0%} of the models away are TRUSTED"
+    alarms, right = int(np.sum(f.false_alarm)), int(np.sum(f.right))
+    assert alarms <= ALARMS * right, f"{alarms} of {right} right models are not TRUSTED"
 
 
 @pytest.mark.parametrize("name", QUICK)
