@@ -295,9 +295,35 @@ def test_a_fit_of_events_ends_where_the_data_end_and_prints_its_table(run, measu
     assert float(line.split()[1]) == pytest.approx(H, abs=0.02)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("t0", ["100", "2026-01-31T12:30:00"])
+def test_columns_and_time_zero_are_told_on_the_command_line(run, measured, folder, t0):
+    """The same measurements under other names, with a comment, on another clock or on dates."""
+    table = np.loadtxt(measured, delimiter=",", skiprows=1)
+    first = 100.0 if t0 == "100" else np.datetime64(t0)
+    lines = [
+        f"{first + t if t0 == '100' else first + np.timedelta64(round(1e6 * t), 'us')},{h!r},ok"
+        for t, h in table.tolist()
+    ]
+    (folder / "other.csv").write_text("\n".join(["t,height_m,remark", *lines, ""]))
+    options = ["--free", "g,e", "--noise", "h=0.01", "--json"]
+    _, plain, _ = run("fit", "ball.py:ball", measured, *options)
+    code, out, _ = run(
+        "fit", "ball.py:ball", "other.csv", "--columns", "height_m=h,remark=", "--t0", t0, *options
+    )
+    assert code == 0
+    for name, number in json.loads(plain)["parameters"].items():
+        found = json.loads(out)["parameters"][name]["value"]
+        assert found == pytest.approx(number["value"], rel=1e-6)
+    without, _, err = run("fit", "ball.py:ball", "other.csv", "--t0", t0, *options)
+    assert without == 2 and "height_m" in err
+
+
 @pytest.mark.parametrize(
     "options, words",
     [
+        (["--columns", "h"], '--columns "h": expected COLUMN=NAME, like height_m=h.'),
+        (["--t0", "noon"], "noon"),
         (["--free", "gg"], 'saltus fit: no number is called "gg". Did you mean g?'),
         (["--bounds", "g=1"], "expected NAME=LOW:HIGH"),
         (["--noise", "h=small"], "small is not a number"),

@@ -138,3 +138,55 @@ def test_a_loss_that_leaves_out_a_failed_lane_has_the_gradient_of_the_others():
     want = -np.sum(2 * 2.0 * np.exp(-2.0 * s) + 0.1 * np.exp(-0.1 * s))
     np.testing.assert_allclose(clean, want, rtol=1e-6)
     assert np.isnan(all_lanes)
+
+
+# -- every way to fail -----------------------------------------------------------------------------
+
+POLE = HybridSystem(lambda now, p: p * now.x**2)
+SAW = HybridSystem(
+    lambda now, p: -p,
+    events=[Event("hit", lambda now, p: now.x, lambda now, p: now.replace(x=1.0))],
+)
+ROOT = HybridSystem(lambda now, p: -now.x + now.z, constraint=lambda now, p: now.z**2 + p - 2.0)
+BOUND = HybridSystem(
+    lambda now, p: {"a": now.z, "b": -p * now.x["b"]},
+    constraint=lambda now, p: now.x["a"] + now.x["b"] - p,
+)
+FAILURES = {  # system, start, p, options
+    "step_underflow": (POLE, Instant(t=0.0, x=1.0), 2.0, {}),
+    "too_many_steps": (POLE, Instant(t=0.0, x=1.0), 0.1, {"max_steps": 4}),
+    "too_many_events": (SAW, Instant(t=0.0, x=1.0), 2.0, {"max_events": 2}),
+    "no_consistent_state": (ROOT, Instant(t=0.0, x=1.0, z=1.0), 3.0, {}),
+    "inconsistent": (BOUND, Instant(t=0.0, x={"a": 1.0, "b": 1.0}, z=0.0), 1.0, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("result", FAILURES)
+def test_no_failure_has_a_finite_derivative(result):
+    system, start, p, options = FAILURES[result]
+
+    def ends(p):
+        ts = jnp.array([2.5, 3.0])
+        sol = solve(system, start, p, 3.0, ts=ts, throw=False, **options)
+        return jnp.stack([*jax.tree.leaves(sol.final.x), *jnp.ravel(jax.tree.leaves(sol.y)[0])])
+
+    outcome = jax.jit(lambda p: solve(system, start, p, 3.0, **options).result)
+    assert Result(int(outcome(p))).name == result
+    for derivative in (jax.jacrev, jax.jacfwd):
+        assert np.isnan(jax.jit(derivative(ends))(p)).all()
+        assert np.isnan(jax.jit(jax.vmap(derivative(ends)))(jnp.array([p]))).all()
+    assert np.isnan(jax.jit(jax.grad(lambda p: jnp.sum(ends(p))))(p))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [saltus.Tsit5, saltus.Radau5, saltus.Rodas5P])
+def test_a_save_time_at_the_start_has_the_value_of_the_start_whatever_comes_after(method):
+    def saved(p):
+        sol = solve(DECAY, Instant(t=0.0, x=2.0), p, 1.0, ts=jnp.array([0.0, 0.5]), method=method())
+        return sol.y, sol.reached
+
+    y, reached = jax.jit(jax.vmap(saved))(jnp.array([1.0, np.nan]))
+    np.testing.assert_allclose(y[0], [2.0, 2.0 * np.exp(-0.5)], rtol=1e-7)
+    np.testing.assert_array_equal(y[1], [2.0, np.nan])
+    np.testing.assert_array_equal(reached, [[True, True], [True, False]])

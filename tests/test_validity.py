@@ -151,6 +151,29 @@ def test_masses_and_gaps_that_are_no_good_are_noticed_inside_jit(m, y):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("y, alpha", [(-1.2, 1e7), (-1.0, -1.0), (-1.0, np.nan)])
+def test_a_start_or_constants_that_springs_cannot_take_are_noticed_inside_jit(y, alpha):
+    from saltus.multibody import Mechanism
+
+    rod = Mechanism(
+        mass=lambda now, p: {"x": 1.0, "y": 1.0},
+        force=lambda now, p: {"x": 0.0, "y": -9.81},
+        constraint=lambda now, p: now.q["x"] ** 2 + now.q["y"] ** 2 - 1.0,
+    )
+
+    def end(y, alpha):
+        system = rod.system("penalty", alpha=alpha)
+        sol = solve(system, rod.start({"x": 0.0, "y": y}), None, 0.1, method=saltus.Radau5())
+        return sol.final.x["q"]["y"], sol.result
+
+    value, result = jax.jit(end)(y, alpha)
+    assert np.isnan(value) and Result(int(result)) == Result.non_finite
+    assert np.isfinite(jax.jit(end)(-1.0, 1e7)[0])
+    with pytest.raises(ValueError):
+        end(y, jnp.asarray(alpha))
+
+
+@pytest.mark.slow
 def test_a_mass_matrix_that_is_singular_is_noticed_inside_jit():
     system = saltus.mass_matrix(
         lambda now, p: jnp.array([[1.0, p], [p, 1.0]]), lambda now, p: -now.x

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from .consistent import attached, determined
-from .leaves import Leaves
+from .leaves import Leaves, select
 from .loop import Spec
 from .model import At, Model, Par
 from .record import action_of, is_reset
@@ -106,8 +106,11 @@ def _reading(spec: Spec, tape: Tape, t: Any, side: str) -> tuple[At, Any, Any]:
     offset = t - tape.theta[0]
     inside = within(tape.theta[0], offset, tape.end.tau, tape.backward)
     # Elsewhere it is read where the flow is sure to be finite. Without rows nothing has flowed.
-    flowing = dataclasses.replace(tape, theta=only(tape.n > 0, tape.theta))
-    at = state_at(spec, flowing, jnp.where(inside, offset, 0.0), side)
+    flows = tape.n > 0
+    theta, w, z = only(flows, (tape.theta, tape.w, tape.z))
+    flowing = dataclasses.replace(tape, theta=theta, w=w, z=z)
+    at = state_at(spec, flowing, only(flows, jnp.where(inside, offset, 0.0)), side)
+    at = select(flows, at, tape.state(0))
     return only(inside, at), inside, tape.depends + t
 
 

@@ -98,6 +98,7 @@ def _there(spec: Spec, par: Par, element: tuple) -> tuple[At, Leaves]:
         return _like(at, moved(at, derivatives(model, at, par, 2), h)), aux
 
     there, aux = jax.lax.cond(short, brief, long) if stepper.shortest > 0 else long()
+    there = select(h == 0, at, there)  # nothing has flowed, not even NaN
     found, ok = solved(model, there, par)
     return there._replace(z=select(ok, found.z, there.z)), aux
 

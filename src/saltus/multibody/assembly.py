@@ -26,6 +26,7 @@ TRIES = 100
 DEGREE = 3  # derivatives of an assembled start are exact up to this order
 SINGULAR = 1e4  # condition of the constraints beyond which a start is warned of
 CLOSE = 1e-8  # residuals, relative to what a unit of motion does to them
+SOFT = 1e-4  # the same for springs in the place of constraints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,6 +202,19 @@ def massive(model: Description, now: Any, p: Any) -> Any:
     mass = Equations(model, numbered_mode(model, now), p).mass
     sizes = mass if mass.ndim == 1 else jnp.linalg.eigvalsh(0.5 * (mass + mass.T))
     return jnp.all(sizes > DEPENDENT * jnp.max(jnp.abs(sizes)))
+
+
+def near(model: Description, now: Any, p: Any) -> Any:
+    """Whether a start obeys the constraints as far as springs in their place keep to them."""
+    if model.constraint is None:
+        return jnp.ones((), bool)
+    at = Equations(model, numbered_mode(model, now), p)
+    scale = jnp.linalg.norm(at.slope, axis=1)
+    scale = jnp.where(scale > 0, scale, 1.0)
+    rows = jnp.ones(scale.shape, bool) if at.mask is None else at.mask
+    pairs = ((at.position(at.t, at.q), at.q), (at.velocity(at.t, at.q, at.v), at.v))
+    off = [jnp.abs(r) / scale > SOFT * (1.0 + jnp.max(jnp.abs(size))) for r, size in pairs]
+    return ~jnp.any(rows & (off[0] | off[1]))
 
 
 def positive_mass(model: Description, now: Any, p: Any) -> None:

@@ -23,6 +23,7 @@ from .assembly import (
     assembled,
     checked,
     massive,
+    near,
     numbered_mode,
     positive_mass,
     report,
@@ -142,7 +143,7 @@ class Mechanism:
             events=way.view.events(happenings), rate=way.view.function("cost", self.cost),
             output=way.view.function("output", self.output), inputs=self.inputs, units=self.units,
             modes=tuple(self.model.phases or ()),
-            check_start=lambda now, p: self._check(form, now, p), **parts,
+            check_start=lambda now, p: self._check(form, (alpha, omega, xi), now, p), **parts,
         )  # fmt: skip
 
     def _form(self, form: str, alpha: Any, omega: Any, xi: Any) -> tuple[Form, dict]:
@@ -155,11 +156,16 @@ class Mechanism:
             return penalty(self.model, *(jnp.asarray(v, float) for v in (alpha, omega, xi)))
         raise ValueError(f"Mechanism: form is {form!r}, expected one of {list(FORMS)}.")
 
-    def _check(self, form: str, now: Instant, p: Any) -> Any:
+    def _check(self, form: str, constants: tuple, now: Instant, p: Any) -> Any:
         """Raise where a start is no good; where that is not known yet, say whether it is good."""
-        now, p = jax.tree.map(lambda v: still(v) if is_tracer(v) else v, (now, p))
-        if is_traced((now, p)):
-            return massive(self.model, now, p) & self._apart(now, p)
+        given = (now, p, constants)
+        now, p, constants = jax.tree.map(lambda v: still(v) if is_tracer(v) else v, given)
+        if is_traced((now, p, constants)):
+            good = massive(self.model, now, p) & self._apart(now, p)
+            if form == "penalty":  # the other forms have equations that a start has to obey
+                signs = jnp.stack([jnp.asarray(v) > 0 for v in constants])
+                good = good & near(self.model, now, p) & jnp.all(signs)
+            return good
         positive_mass(self.model, now, p)
         self._check_gaps(now, p)
         if form == "index2" and self.model.constraint is not None:
@@ -278,7 +284,7 @@ def _check_constants(form: str, given: dict[str, Any]) -> None:
     for name, value in given.items():
         if value is not None and form != "penalty":
             raise ValueError(f'Mechanism: {name} is for the form "penalty", not "{form}".')
-        if isinstance(value, int | float) and value <= 0:
+        if value is not None and not is_tracer(value) and not np.all(np.asarray(value) > 0):
             raise ValueError(f"Mechanism: {name} is {value}, expected a positive number.")
 
 
