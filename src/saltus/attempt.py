@@ -13,7 +13,7 @@ from .consistent import collapses, followed, near_impasse, turning
 from .control import FORGOTTEN, PI
 from .firing import choose, guard_slopes, resolution, rounding, sigma
 from .leaves import Leaves, select
-from .linearised import travel
+from .linearised import looked
 from .locate import (
     Candidate,
     Knots,
@@ -27,7 +27,7 @@ from .locate import (
 )
 from .methods.base import Goal, Stepper
 from .methods.reuse import steadier
-from .methods.tangent import asked, counted, dropped, taken
+from .methods.tangent import asked, counted, taken
 from .model import At, Model, Par
 from .record import FLOW, Carry, Knobs, Rows
 from .results import Result
@@ -215,7 +215,7 @@ def _verdict(model: Model, adaptive: bool, par: Par, c: Carry, tried: Tried) -> 
             calm = calm & jnp.all(quiet(_knots(c, tried, j, sig), c.sides[j]))
         good = jnp.where(c.search.on, SEARCH, jnp.where(calm, ACCEPT, LOOK))
     if c.tangent:
-        good = jnp.where(asked(c.tangent, tried.blind) & ~c.search.on, ASK, good)
+        good = jnp.where(asked(c.tangent, tried.blind, tried.h) & ~c.search.on, ASK, good)
     return jnp.where(ok, good, REJECT).astype(jnp.int32)
 
 
@@ -269,12 +269,7 @@ def _reject(spec: Any, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Any, a
     c = c._replace(counts=counts, code=code, search=off, h=h)
     if not c.tangent:
         return c
-    stay, go = lambda: (dropped(c.tangent), h), lambda: travel(spec, par, knobs, c, tried.h)
-    asks = asks.astype(jnp.int32)
-    tangent, h = branch(asks, [stay, go], lazy=True)
-    steps, rejected = counts.steps - asks, counts.rejected - asks  # that was no attempt
-    counts = counts._replace(steps=steps, rejected=rejected)
-    return c._replace(tangent=tangent, h=h, counts=counts)
+    return looked(spec, par, knobs, c, tried.at, tried.h, asks)
 
 
 def _recovered(c: Carry, tried: Tried) -> Any:
@@ -304,7 +299,7 @@ def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
         counts=counts, search=c.search._replace(on=jnp.zeros((), bool), curve=jnp.zeros(())),
         spent=c.spent + tried.error if tried.values else (),
         memory=stepper.accepted(c.memory), cap=1.25 * c.cap,
-        tangent=c.tangent and taken(c.tangent, tried.blind),
+        tangent=c.tangent and taken(c.tangent, tried.blind, tried.h),
     )  # fmt: skip
 
 

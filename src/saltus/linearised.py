@@ -11,25 +11,44 @@ import jax.numpy as jnp
 
 from .control import PI
 from .firing import sigma
-from .leaves import select
-from .methods.base import Goal
-from .methods.tangent import FITS, WAITS, Tangent, packed
-from .model import Par
+from .methods.base import Goal, scales
+from .methods.linear import travelled
+from .methods.tangent import FITS, WAITS, Tangent, dropped, flat, packed, relative
+from .model import At, Par
 from .record import Carry, Knobs
+from .staging import branch
 
 LEAST = 1e-9  # of the span: steps that no tangent can make shorter
 
 
-def travel(spec: Any, par: Par, knobs: Knobs, c: Carry, h: Any) -> tuple[Tangent, Any]:
-    """Take the tangent over a step of length `h`; it fits, or the length of a shorter one (M95)."""
-    model, stepper, sig = spec.model, spec.stepper, sigma(par)
-    goal = Goal(knobs.rtol, knobs.atol, True)
-    u, end, error, push = stepper.tangent(model, par, goal, c.at, sig * h, c.memory, c.tangent)
-    finite = jnp.isfinite(error + sum(jnp.sum(v) for v in end))  # else there is no derivative
-    error, end = jnp.where(finite, error, 0.0), select(finite, end, u)
+def travel(spec: Any, par: Par, knobs: Knobs, c: Carry, ahead: At, h: Any) -> tuple[Tangent, Any]:
+    """Take the tangent over a step to `ahead`; it fits, or the length of a shorter one (M95)."""
+    model, stepper, m = spec.model, spec.stepper, spec.model.moving
+    goal, signed = Goal(knobs.rtol, knobs.atol, True), sigma(par) * h
+    x = c.at.w[:m]
+    sizes = flat(scales(goal, x, x, goal.atol[:m]))
+    damping = stepper.damping(model, par, c.at, signed)
+    u, end, off, push = travelled(
+        model, par, c.at, ahead, signed, c.tangent, sizes, stepper.leading, damping
+    )
+    allowed = relative(goal) * (sizes + jnp.maximum(jnp.abs(u), jnp.abs(end)))
+    error = jnp.sqrt(jnp.mean((off / allowed) ** 2))
+    finite = jnp.isfinite(error + jnp.sum(end))  # else there is no derivative
+    error, end = jnp.where(finite, error, 0.0), jnp.where(finite, end, u)
     fits = (error <= 1.0) | (h <= LEAST * jnp.abs(par.theta[1] - par.theta[0]))
     log_error = jnp.log(jnp.maximum(error, 1e-300))
     factor = PI(*knobs.control).factor(log_error, c.error, stepper.error_order)
     phase = jnp.where(fits, FITS, WAITS)
-    tangent = packed(jnp.minimum(error, 1.0), push, select(fits, end, u), phase)
+    tangent = packed(jnp.minimum(error, 1.0), push, c.tangent.seen, jnp.where(fits, end, u), phase)
     return tangent, jnp.where(fits, c.h, jnp.minimum(factor, 0.9) * h)
+
+
+def looked(spec: Any, par: Par, knobs: Knobs, c: Carry, ahead: At, length: Any, asks: Any) -> Carry:
+    """After an attempt to get `ahead` that was rejected, or one that `asks` for its tangent."""
+    stay = lambda: (dropped(c.tangent), c.h)
+    go = lambda: travel(spec, par, knobs, c, ahead, length)
+    asks = asks.astype(jnp.int32)
+    tangent, h = branch(asks, [stay, go], lazy=True)
+    steps, rejected = c.counts.steps - asks, c.counts.rejected - asks  # that was no attempt
+    counts = c.counts._replace(steps=steps, rejected=rejected)
+    return c._replace(tangent=tangent, h=h, counts=counts)

@@ -22,7 +22,7 @@ from ..control import PI, Fixed
 from ..leaves import Leaves, Shapes
 from ..model import At, Model, Par
 from ..trace import is_tracer
-from .tangent import Tangent
+from .linear import Damping, Leading
 
 FINEST = 10 * float(np.finfo(np.float64).eps)  # relative tolerance
 
@@ -86,10 +86,13 @@ class Stepper(Protocol):
         self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Any, memory: Any
     ) -> Trial: ...
 
-    def tangent(
-        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: Any, tangent: Tangent
-    ) -> tuple[Leaves, Leaves, Any, Any]:
-        """A tangent at both ends of a step, its scaled error, and how much push it had."""
+    @property
+    def leading(self) -> Leading:
+        """Its error estimate on a linear flow."""
+        ...
+
+    def damping(self, model: Model, par: Par, at: At, h: Any) -> Damping | None:
+        """What damps stiff components in a step, of implicit methods."""
         ...
 
     def accepted(self, memory: Any) -> Any:

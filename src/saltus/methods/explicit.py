@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +16,9 @@ from ..leaves import Leaves, Shapes, combine, float_shapes, rms
 from ..model import At, Model, Par
 from . import tableaus
 from .base import Goal, Method, Trial, scales
+from .linear import Leading
 from .tableaus import Tableau
-from .tangent import Tangent, begun, blind, finely, gentle, way
+from .tangent import blind
 
 Flow = Callable[[Any, Leaves], Leaves]
 
@@ -113,28 +115,12 @@ class ExplicitStepper:
         yes = jnp.ones((), bool)
         return Trial(last, ks[-1], error, mid, k_mid, aux, (), yes, count, False, lost)
 
-    def tangent(
-        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: tuple, tangent: Tangent
-    ) -> tuple[Leaves, Leaves, Any, Any]:
-        tab, m, make = self.tableau, model.moving, stage_maker(model)
-        x, rest = at.w[:m], at.w[m:]
-        sizes = scales(goal, x, x, goal.atol[:m])
-        u = begun(tangent, sizes, x)
+    @property
+    def leading(self) -> Leading:
+        return leading(self.tableau)
 
-        def along(x: Leaves, rest: Leaves, theta: Leaves, count: int) -> list[Leaves]:
-            there = at._replace(w=(*x, *rest))
-            seek = _Seeker(model, par._replace(theta=theta), there, 1)
-            return make(tab, seek.flow, at.tau, x, h, [], count)
-
-        push = way(model, at, par)
-        first = lambda rest, theta: along(x, rest, theta, 1)[0]
-        slope = jax.jvp(first, (rest, par.theta), tuple(push))[1]
-        push, part = gentle(push, tangent, slope, h, sizes)
-        whole = lambda x, rest, theta: along(x, rest, theta, tab.stages)
-        ks = jax.jvp(whole, (x, rest, par.theta), (u, *push))[1]
-        end = combine(u, h, tab.b[:-1], ks[:-1])
-        fine = scales(Goal(*finely(goal, sizes), True), u, end, finely(goal, sizes)[1])
-        return u, end, error_norm(tab, fine, h, ks), part
+    def damping(self, model: Model, par: Par, at: At, h: Any) -> None:
+        return None
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
         return aux
@@ -257,6 +243,25 @@ def error_norm(tab: Tableau, sizes: Sequence[Any], h: Any, ks: Sequence[Leaves])
         return norms[0]
     fifth, third = norms[0] ** 2, norms[1] ** 2
     return jnp.where(fifth == 0, fifth, fifth / jnp.sqrt(fifth + 0.01 * third + 1e-300))
+
+
+@functools.cache
+def leading(tab: Tableau) -> Leading:
+    """The first power that its error has on `x' = lambda x`; two estimates are combined (M20)."""
+    full = np.zeros((tab.stages, tab.stages))
+    for j, row in enumerate(tab.a):
+        full[j, : len(row)] = row
+    found = []
+    for weights in tab.error:
+        v, degree = np.ones(tab.stages), 1
+        while abs(weights @ v) < 1e-12:
+            v, degree = full @ v, degree + 1
+        found.append(Leading(degree, abs(float(weights @ v))))
+    if len(found) == 1:
+        return found[0]
+    fifth, third = found
+    size = fifth.coefficient**2 / (0.1 * third.coefficient)
+    return Leading(2 * fifth.degree - third.degree, size)
 
 
 def _moves(h: Any, ks: Sequence[Leaves]) -> Leaves:

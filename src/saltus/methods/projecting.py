@@ -10,6 +10,7 @@ from ..invariants import onto
 from ..leaves import Leaves, Shapes
 from ..model import At, Model, Par
 from .base import Goal, Stepper, Trial
+from .linear import Damping, Leading
 
 
 def keeping(stepper: Stepper, model: Model) -> Stepper:
@@ -63,10 +64,12 @@ class Projecting:
         count = trial.evaluations + 1
         return trial._replace(end=end, k=model.flow(end, par), evaluations=count)
 
-    def tangent(
-        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: Any, tangent: Any
-    ) -> tuple[Leaves, Leaves, Any, Any]:
-        return self.inner.tangent(model, par, goal, at, h, memory, tangent)
+    @property
+    def leading(self) -> Leading:
+        return self.inner.leading
+
+    def damping(self, model: Model, par: Par, at: At, h: Any) -> Damping | None:
+        return self.inner.damping(model, par, at, h)
 
     def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
         return self._onto(model, par, self.inner.row(model, par, at, h, aux, degree), degree)

@@ -16,16 +16,17 @@ import numpy as np
 
 from ..consistent import solved
 from ..implicit import still
-from ..leaves import Leaves, Shapes, select
+from ..leaves import Leaves, Shapes
 from ..linalg import Vec, add, factor_shifted, jacobian, mean_square, solve, times
 from ..model import At, Model, Par
 from ..taylor import drift
 from . import reuse
-from .base import Goal, Method, Trial, larger, scales
+from .base import Goal, Method, Trial, scales
 from .collocation import Collocation
+from .linear import Damping, Leading
 from .radau_polynomial import ROOT, C, lagrange, lagrange_slopes, quadrature
-from .stages import Field, Linearised, norm_of, unknowns
-from .tangent import NEW, WAITS, Tangent, begun, blind, finely, gentle, way
+from .stages import Field, damped, norm_of, unknowns
+from .tangent import blind
 
 A = np.array([[c ** (k + 1) / (k + 1) for k in range(3)] for c in C]) @ np.linalg.inv(
     np.vander(C, 3, increasing=True)
@@ -81,7 +82,7 @@ class _Iterate(NamedTuple):
 
 LIMIT = 10
 FINEST = 3e-12  # `tolerance` of a relative tolerance that stands for none
-UNSOLVED = 1e3  # the error of a tangent whose equations were not solved
+LEADING = 4.58e-3  # times (h lambda)^4: the error estimate of a step on x' = lambda x
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,57 +159,15 @@ class RadauStepper:
             end, k_end, error, middle, k_middle, aux, new, converged, count, retry, lost
         )  # fmt: skip
 
-    def tangent(
-        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: Memory, tangent: Tangent
-    ) -> tuple[Leaves, Leaves, Any, Any]:
-        field, m = Field(model, par, at), model.nx
-        y, mass, layout = field.start(), field.mass(), field.layout
-        jac = jacobian(functools.partial(field.rhs, at.tau), y, layout.structure)
-        real, pair = _factors(model)(jac, h)
-        now = at.w[: model.moving]
-        sizes = scales(goal, now, now, goal.atol[: model.moving])
-        u = begun(tangent, sizes, now)
-        none = tuple(jnp.zeros_like(v) for v in at.z)
-        seen = u[:m]
-        for k in range(2):  # what is much faster than the step has died out already
-            packed = times(mass, layout.pack((*seen, *none)))
-            seen = layout.unpack(solve(real, add((REAL / h, packed))))[:m]
-            old = (tangent.phase == WAITS) | (tangent.phase == NEW)
-            if k == 0 and model.constraint is not None and model.constraint.highest == 2:
-                old = tangent.phase == WAITS  # and the constraint holds
-            seen = tuple(a.astype(b.dtype) for a, b in zip(seen, u[:m], strict=True))
-            u = (*select(old, u[:m], seen), *u[m:])
-            seen = u[:m]
-        stages = [add((1.0, y), (1.0, z)) for z in memory.increments]
-        line = Linearised(field, [y, *stages], way(model, at, par))
-        push, part = gentle(
-            line.push, tangent, line.slope(tuple(map(jnp.zeros_like, u)))[0], h, sizes
-        )
-        line = line._replace(push=push)
-        k, dz = line.slope(u)
-        line = line._replace(at=At(at.tau, (*u, *at.w[model.moving :]), at.i, dz))
-        uy = layout.pack((*u[:m], *dz))
-        units = (*sizes, *scales(goal, at.z, at.z, goal.atol[model.moving :]))
-        fine = Goal(*finely(goal, units, FINEST), True)
-        scale = field.scale(fine, uy, jnp.minimum(jnp.abs(h), 1.0))
-        zero = tuple(jnp.zeros_like(v) for v in uy)
-        state = _newton(line, fine, h, uy, mass, scale, (real, pair), [zero] * 3)
-        inc = _untransformed(state.w)
-        rates = [
-            line.both(at.tau + c * h, add((1.0, uy), (1.0, z)), i + 1)[1]
-            for i, (c, z) in enumerate(zip(C, inc, strict=True))
-        ]
-        q_end = tuple(
-            v + h * sum(float(A[2, j]) * r[i] for j, r in enumerate(rates))
-            for i, v in enumerate(u[m:])
-        )  # fmt: skip
-        last = add((1.0, uy), (1.0, inc[2]))
-        scale = field.scale(fine, tuple(map(larger, uy, last)), jnp.minimum(jnp.abs(h), 1.0))
-        error = _error(line, fine, h, k, uy, mass, real, inc, rates, q_end, scale)
-        end = tuple(
-            v.astype(o.dtype) for v, o in zip((*layout.unpack(last)[:m], *q_end), u, strict=True)
-        )
-        return u, end, jnp.where(state.done & ~state.lost, error, UNSOLVED), part
+    @property
+    def leading(self) -> Leading:
+        return Leading(4, LEADING)
+
+    def damping(self, model: Model, par: Par, at: At, h: Any) -> Damping:
+        field = Field(model, par, at)
+        jac = jacobian(functools.partial(field.rhs, at.tau), field.start(), field.layout.structure)
+        factors = factor_shifted(field.layout, jac, field.mass_numbers(), REAL / h)
+        return Damping(damped(field, factors, REAL / h), 1 / REAL)
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
         y = unknowns(model).pack((*at.w[: model.nx], *at.z))

@@ -9,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..consistent import attached, solved
 from ..implicit import still
-from ..leaves import Leaves, Shapes, select
+from ..leaves import Leaves, Shapes
 from ..linalg import Vec, add, factor_shifted, jacobian, solve, times, with_columns
 from ..model import At, Model, Par
 from .base import Goal, Method, Trial, larger, scales
-from .stages import Field, Linearised, directional, norm_of
-from .tangent import OFF, Tangent, begun, blind, finely, gentle, way
+from .linear import Damping, Leading
+from .stages import Field, damped, directional, norm_of
+from .tangent import blind
 
 GAMMA = 0.21193756319429014
 _A6 = [
@@ -82,6 +82,7 @@ H = np.array([
 # y(s) = (1 - s) y0 + s (y1 + (1 - s) (D1 + s D2 + s^2 D3)), D = H u: at s = 1/2
 MIDDLE = 0.25 * (H[0] + 0.5 * H[1] + 0.25 * H[2])
 MIDDLE_SLOPE = 0.25 * (H[1] + H[2])
+LEADING = 1.24e-4  # times (h lambda)^5: the error estimate of a step on x' = lambda x
 
 
 class Rodas5P(Method):
@@ -147,42 +148,13 @@ class RodasStepper:
             jnp.ones((), bool), count, False, lost,
         )  # fmt: skip
 
-    def tangent(
-        self, model: Model, par: Par, goal: Goal, at: At, h: Any, memory: tuple, tangent: Tangent
-    ) -> tuple[Leaves, Leaves, Any, Any]:
-        field, m = Field(model, par, at), model.moving
-        now, rest = at.w[:m], at.w[m:]
-        sizes = scales(goal, now, now, goal.atol[:m])
-        u = begun(tangent, sizes, now)
-        u = self._filtered(field, h, u, tangent.phase == OFF)
-        line = Linearised(field, [field.start()], way(model, at, par))
-        none = tuple(map(jnp.zeros_like, u))
-        push, part = gentle(line.push, tangent, line.slope(none)[0], h, sizes)
+    @property
+    def leading(self) -> Leading:
+        return Leading(5, LEADING)
 
-        def ends(moving: Leaves, rest: Leaves, theta: Leaves) -> tuple[At, Vec, Leaves]:
-            here = par._replace(theta=theta)
-            there = attached(model, at._replace(w=(*moving, *rest)), here, 1)
-            step = _Step(Field(model, here, there), h)
-            us, qs = step.attached(1)
-            return step.state(1.0, B, us, qs), us[-1], qs[-1]
-
-        end, off, off_q = jax.jvp(ends, (now, rest, par.theta), (u, *push))[1]
-        end, off = end.w[:m], (*field.layout.unpack(off)[: model.nx], *off_q)
-        rtol, atol = finely(goal, sizes)
-        error = norm_of(list(zip(off, scales(Goal(rtol, atol, True), u, end, atol), strict=True)))
-        return u, end, error, part
-
-    def _filtered(self, field: Field, h: Any, u: Leaves, filters: Any) -> Leaves:
-        """A tangent in which what is much faster than the step has died out."""
-        step, m, layout = _Step(field, h), field.model.nx, field.layout
-        factors = step.matrix()
-        none = tuple(jnp.zeros_like(v) for v in field.at.z)
-        v = u[:m]
-        for _ in range(2):
-            packed = times(step.mass, layout.pack((*v, *none)))
-            v = layout.unpack(solve(factors, add((1.0 / GAMMA, packed))))[:m]
-        v = tuple(a.astype(b.dtype) for a, b in zip(v, u[:m], strict=True))
-        return (*select(filters, v, u[:m]), *u[m:])
+    def damping(self, model: Model, par: Par, at: At, h: Any) -> Damping:
+        field = Field(model, par, at)
+        return Damping(damped(field, _Step(field, h).matrix(), 1.0 / GAMMA), GAMMA)
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
         return aux

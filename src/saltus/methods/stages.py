@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..consistent import attached
 from ..factors import structure_of
 from ..leaves import Leaves
-from ..linalg import Layout, Vec, dense, times
+from ..linalg import Layout, Vec, add, dense, solve, times
 from ..model import At, Model, Par
 from .base import Goal
-from .tangent import Way
+from .tangent import flat, unflat
 
 
 class Field(NamedTuple):
@@ -101,53 +101,18 @@ class Field(NamedTuple):
         return tuple(whole) if self.layout.scalar else (whole,)
 
 
-class Linearised(NamedTuple):
-    """A field's derivative at some places (the start, the stages), pushed by its parameters."""
+def damped(field: Field, factors: Any, shift: Any) -> Callable[[Any], Any]:
+    """`x -> (shift M - J)^-1 shift M x` of flat vectors; integrals stay as they are."""
+    model, layout, mass = field.model, field.layout, field.mass()
+    xs, none = field.at.w[: model.nx], tuple(jnp.zeros_like(v) for v in field.at.z)
+    size = sum(int(np.prod(jnp.shape(v))) for v in xs)
 
-    field: Field
-    places: list[Vec]
-    push: Way
-    at: At | None = None  # a tangent
+    def apply(u: Any) -> Any:
+        packed = times(mass, layout.pack((*unflat(u[:size], xs), *none)))
+        found = layout.unpack(solve(factors, add((shift, packed))))[: model.nx]
+        return jnp.concatenate([flat(found), u[size:]])
 
-    @property
-    def model(self) -> Model:
-        return self.field.model
-
-    @property
-    def layout(self) -> Layout:
-        return self.field.layout
-
-    @property
-    def rows(self) -> Layout:
-        return self.field.rows
-
-    def _turned(self, rest: Leaves, theta: Leaves) -> Field:
-        field = self.field
-        at = field.at._replace(w=(*field.at.w[: self.model.moving], *rest))
-        return Field(self.model, field.par._replace(theta=theta), at)
-
-    def _parameters(self) -> tuple[Leaves, Leaves]:
-        return self.field.at.w[self.model.moving :], self.field.par.theta
-
-    def both(self, tau: Any, y: Vec, place: int = 0) -> tuple[Vec, Leaves]:
-        """`(f, g)` packed, and the rates, for the tangent `y`."""
-        fn = lambda v, *turned: self._turned(*turned).both(tau, v)
-        return jax.jvp(fn, (self.places[place], *self._parameters()), (y, *self.push))[1]
-
-    def rhs(self, tau: Any, y: Vec, place: int = 0) -> Vec:
-        return self.both(tau, y, place)[0]
-
-    def slope(self, u: Leaves) -> tuple[Leaves, Leaves]:
-        """The slope of a tangent of the moving leaves at the start, and its algebraic part."""
-        m = self.model.moving
-
-        def flow(moving: Leaves, *turned: Leaves) -> tuple[Leaves, Leaves]:
-            field = self._turned(*turned)
-            here = field.at._replace(w=(*moving, *field.at.w[m:]))
-            here = attached(self.model, here, field.par, 1)
-            return self.model.flow(here, field.par), here.z
-
-        return jax.jvp(flow, (self.field.at.w[:m], *self._parameters()), (u, *self.push))[1]
+    return apply
 
 
 @functools.lru_cache(maxsize=512)

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..dependence import dependence
-from ..leaves import Leaves, rms, select
+from ..leaves import Leaves
 from ..model import At, Model, Par
 
 # No tangent; none yet since the start or a jump; one that waits for its step; one that fits it.
 OFF, NEW, WAITS, FITS = range(4)
 REST = 1.0  # of a tolerance: a component that moves by less in a step is at rest
-FINEST = 1e-14  # relative tolerance that is given; a smaller one stands for none
+FINEST = 3e-12  # relative tolerance that is given; a smaller one stands for none
 USUAL = 1e-8  # the relative tolerance of tangents where none is given
 GENTLE = 1e-3  # of its unit: how far parameters move a new tangent in its first step
 DEGREE = 4  # in time, of polynomials that every method has exactly
@@ -33,6 +33,7 @@ class Tangent(NamedTuple):
     """A tangent of the moving leaves, in units of their tolerances; packed: loops copy leaves."""
 
     numbers: Any  # its scaled error over the step that it fits, its push (`gentle`), its entries
+    seen: Any  # the length of the last step in which everything moved
     phase: Any
 
     @property
@@ -43,18 +44,25 @@ class Tangent(NamedTuple):
     def push(self) -> Any:
         return self.numbers[1]
 
-    def entries(self, like: Sequence[Any]) -> Leaves:
-        """As leaves, at the end of the step that it fits."""
-        sizes = [int(np.prod(jnp.shape(v))) for v in like]
-        parts = jnp.split(self.numbers[2:], np.cumsum(sizes)[:-1])
-        return tuple(
-            p.reshape(jnp.shape(v)).astype(v.dtype) for p, v in zip(parts, like, strict=True)
-        )
+    @property
+    def entries(self) -> Any:
+        """As one vector, at the end of the step that it fits."""
+        return self.numbers[2:]
 
 
-def packed(error: Any, push: Any, u: Leaves, phase: Any) -> Tangent:
-    flat = [jnp.ravel(v).astype(jnp.float64) for v in (error, push, *u)]
-    return Tangent(jnp.concatenate(flat), jnp.asarray(phase, jnp.int32))
+def packed(error: Any, push: Any, seen: Any, u: Any, phase: Any) -> Tangent:
+    first = jnp.stack([error, push]).astype(jnp.float64)
+    return Tangent(jnp.concatenate([first, u]), seen, jnp.asarray(phase, jnp.int32))
+
+
+def flat(leaves: Sequence[Any]) -> Any:
+    return jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in leaves])
+
+
+def unflat(vector: Any, like: Sequence[Any]) -> Leaves:
+    sizes = [int(np.prod(jnp.shape(v))) for v in like]
+    parts = jnp.split(vector, np.cumsum(sizes)[:-1])
+    return tuple(p.reshape(jnp.shape(v)).astype(v.dtype) for p, v in zip(parts, like, strict=True))
 
 
 class Way(NamedTuple):
@@ -67,23 +75,27 @@ class Way(NamedTuple):
 def unborn(model: Model) -> Any:
     """What the loop carries before the first step.
 
-    Nothing for flows whose tangents are plain, and for systems with constraints: near an impasse
-    tangents run away before the states do."""
-    if model.constraint is not None or plain(model):
+    Nothing for flows whose tangents are plain."""
+    if plain(model):
         return ()
     outs = model.flow_fn.traced.jaxpr.outvars
     size = sum(v.aval.size for v in outs)
-    return Tangent(jnp.zeros((2 + size,)), jnp.full((), NEW, jnp.int32))
+    return Tangent(jnp.zeros((2 + size,)), jnp.zeros(()), jnp.full((), NEW, jnp.int32))
 
 
 def renewed(tangent: Any) -> Any:
     """The same after a jump."""
-    return tangent and tangent._replace(phase=jnp.full((), NEW, jnp.int32))
+    if not tangent:
+        return tangent
+    return tangent._replace(seen=jnp.zeros(()), phase=jnp.full((), NEW, jnp.int32))
 
 
-def asked(tangent: Any, blind: Any) -> Any:
-    """Whether a step, `blind` or not, has to wait until its tangent was looked at."""
-    return (tangent.phase == WAITS) | (blind & (tangent.phase != FITS))
+def asked(tangent: Any, blind: Any, h: Any) -> Any:
+    """Whether a step, `blind` or not, has to wait until its tangent was looked at.
+
+    Not where it is shorter than one in which everything moved: something else makes it short."""
+    new = blind & (tangent.phase != FITS) & (h > tangent.seen)
+    return (tangent.phase == WAITS) | new
 
 
 def counted(tangent: Any) -> Any:
@@ -96,21 +108,19 @@ def dropped(tangent: Any) -> Any:
     return tangent._replace(phase=jnp.where(tangent.phase == FITS, WAITS, tangent.phase))
 
 
-def taken(tangent: Any, blind: Any) -> Any:
+def taken(tangent: Any, blind: Any, h: Any) -> Any:
     """After a step that was accepted: it travels on as long as something rests."""
     on = (tangent.phase == FITS) & blind
     phase = jnp.where(on, WAITS, OFF).astype(jnp.int32)
-    return tangent._replace(phase=phase)
+    return tangent._replace(seen=jnp.where(blind, tangent.seen, h), phase=phase)
 
 
-def begun(tangent: Tangent, sizes: Sequence[Any], like: Leaves) -> Leaves:
+def begun(tangent: Tangent, sizes: Any) -> Any:
     """The tangent that travelled last, or after a jump a new one.
 
     Not anew after steps without one: a stiff motion that is now and then at rest would pay for a
     transient each time."""
-    pairs = zip(_signs(sizes), sizes, like, strict=True)
-    first = tuple((x * s).astype(v.dtype) for x, s, v in pairs)
-    return select(tangent.phase == NEW, first, tangent.entries(like))
+    return jnp.where(tangent.phase == NEW, _signs([sizes])[0] * sizes, tangent.entries)
 
 
 def blind(model: Model, moves: Sequence[Any], sizes: Sequence[Any]) -> Any:
@@ -122,15 +132,9 @@ def blind(model: Model, moves: Sequence[Any], sizes: Sequence[Any]) -> Any:
     return lost
 
 
-def relative(goal: Any, finest: float) -> Any:
-    """The relative tolerance; where it is below the `finest`, only an absolute one was given."""
-    return jnp.where(goal.rtol < finest, USUAL, goal.rtol)
-
-
-def finely(goal: Any, sizes: Sequence[Any], finest: float = FINEST) -> tuple[Any, Leaves]:
-    """Relative and absolute tolerances of a tangent whose unit is `sizes`."""
-    rtol = relative(goal, finest)
-    return rtol, tuple(rtol * s for s in sizes)
+def relative(goal: Any) -> Any:
+    """The relative tolerance; a tiny one says that only an absolute one was given."""
+    return jnp.where(goal.rtol < FINEST, USUAL, goal.rtol)
 
 
 # -- directions -----------------------------------------------------------------------------------
@@ -163,14 +167,11 @@ def way(model: Model, at: At, par: Par) -> Way:
     return Way(out[: len(rest)], out[len(rest) :])
 
 
-def gentle(
-    push: Way, tangent: Tangent, slope: Leaves, h: Any, sizes: Sequence[Any]
-) -> tuple[Way, Any]:
-    """A part of it, such that its `slope` moves a new tangent little in a step; which part."""
-    size = jnp.abs(h) * rms([k / s for k, s in zip(slope, sizes, strict=True)])
+def gentle(tangent: Tangent, slope: Any, sizes: Any) -> Any:
+    """Which part of it, such that its `slope` times the step moves a new tangent little."""
+    size = jnp.sqrt(jnp.mean((slope / sizes) ** 2))
     part = jnp.where(size > GENTLE, GENTLE / jnp.where(size > 0, size, 1.0), 1.0)
-    part = jnp.where(tangent.phase == WAITS, tangent.push, part)
-    return jax.tree.map(lambda v: (part * v).astype(v.dtype), push), part
+    return jnp.where(tangent.phase == WAITS, tangent.push, part)
 
 
 # -- which flows ----------------------------------------------------------------------------------
