@@ -234,7 +234,9 @@ def _events(
     known = CLOSE * (grown.off[before] * mine(seen.unsure) + grown.late[before] * safe)
     known = jnp.maximum(known, mine(seen.tiny) * jnp.maximum(grown.rows[before], 1.0))
     least = jnp.where(known < unsure, known, unsure)  # what is not a number is too large
-    error = jnp.where(flat, jnp.abs(bend) * least / (safe * safe), 0.0)
+    rough = jnp.abs(bend) * unsure / (safe * safe)
+    error = jnp.where(rough <= 0.1, jnp.abs(bend) * least / (safe * safe), rough)
+    error = jnp.where(flat, error, 0.0)
     member = sol.tape.member[0][where] if sol.tape.member else jnp.zeros_like(where)
     action = (sol.tape.kind[where].astype(jnp.int32) - 1) // 2
     events = EventTrust(
