@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -71,10 +73,31 @@ CORE = {
 }  # fmt: skip
 
 
+LONG = [
+    line.split("::")
+    for line in (Path(__file__).parent / "long.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+def _is_long(item: pytest.Item, names: set[str]) -> bool:
+    """Listed as such, or with another explicit method where Tsit5 is there as well."""
+    file, name = item.path.stem, item.name
+    parameters = "[" + name.partition("[")[2]
+    for where, what in LONG:
+        if file == where and (parameters if what[0] == "[" else name).startswith(what):
+            return True
+    twin = re.sub(r"\bdopri[58]\b", "tsit5", name)
+    return twin != name and f"{file}::{twin}" in names
+
+
 def pytest_collection_modifyitems(items):
+    names = {f"{item.path.stem}::{item.name}" for item in items}
     for item in items:
         if item.path.stem in CORE:
             item.add_marker(pytest.mark.core)
+        if _is_long(item, names):
+            item.add_marker(pytest.mark.slow)
 
 
 MANY_PROGRAMS = 500
