@@ -245,3 +245,14 @@ def test_an_event_at_the_end_time_belongs_to_the_interval(t1):
     again = solve(LEVEL, sol.final, t1, 1.5 * t1, method=LONG)
     assert again.events.count == 0
     np.testing.assert_allclose(again.final.x["u"], 0.5 * t1, rtol=1e-12)
+
+
+def test_five_roots_in_two_long_steps_are_all_found():
+    """Nothing moves but time, so steps are as long as guards allow."""
+    times = [0.653095767, 0.766046908, 1.070742445, 1.238504836, 1.636960019]
+    log = HybridSystem(
+        lambda now, p: 0.0 * now.x,
+        events=[Event("root", lambda now, p: -0.018 * jnp.prod(now.t - p), direction="either")],
+    )
+    sol = solve(log, Instant(t=0.0, x=0.0), jnp.asarray(times), 2.079644452)
+    np.testing.assert_allclose(sol.events.t, times, atol=1e-9)

@@ -8,6 +8,7 @@ the location itself iterates on the step map.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -230,10 +231,13 @@ def _first_piece(
     hidden = jnp.minimum(mid, end) < error
     bend, rest = (jnp.abs(v) for v in _halves(knots)[0][2:])
     mixed = flat & zero & (bend < 10 * rest) & (bend > 0.01 * rest)  # a zero of which order?
-    low = jnp.where(index == 0, outline.low_value, outline.low2_value)
-    aims = (index == 0) | (index == 2)
+    decides = functools.reduce(
+        lambda v, pair: jnp.where(index == pair[0], pair[1], v),
+        [(1, mid), (2, outline.low2_value), (3, end)],
+        outline.low_value,
+    )
     largest = jnp.maximum(start, jnp.maximum(jnp.abs(mid), jnp.abs(end)))
-    mixed = mixed | (aims & (error > jnp.abs(low)) & (error > 1e-3 * largest))
+    mixed = mixed | ((index < NONE) & (error > jnp.abs(decides)) & (error > 1e-3 * largest))
     wild = mixed | (error > largest)
     return _Piece(
         jnp.where(nowhere, NONE, index).astype(jnp.int32),
