@@ -28,10 +28,11 @@ def test_no_method_steps_over_a_singular_point_that_a_solution_could_pass(method
             SMOOTH, started(1.0, 1.0), p, t1, ts=[0.5 * end, 1.1 * end], method=method, throw=False
         )
         assert sol.result == Result.singular
-        np.testing.assert_allclose(sol.last.t, end, rtol=1e-5)
+        # z = sqrt(v): an error in v of the size of its tolerance moves the point by its root
+        np.testing.assert_allclose(sol.last.t, end, rtol=1e-4)
         np.testing.assert_array_equal(sol.reached, [True, False])
         np.testing.assert_allclose(sol.y["v"][0], 0.25, rtol=1e-6)
-        assert abs(sol.last.z["q"]) < 1e-5 and np.isnan(sol.final.z["q"])
+        assert abs(sol.last.z["q"]) < 1e-4 and np.isnan(sol.final.z["q"])
         assert int(sol.stats.steps) < 600
     assert type(sol.error) is ConstraintError and "derivative by q" in str(sol.error)
     short = solve(SMOOTH, started(1.0, 1.0), 1.0, 1.9, method=method)

@@ -59,7 +59,8 @@ def test_columns_that_the_model_does_not_have_are_ignored_with_a_note(written):
 
 def test_a_column_that_is_nearly_an_output_is_told_so():
     (e,) = experiments({"t": [0.0], "height": [1.0], "hight": [1.0]})
-    assert 'If hight is height, write columns={"hight": "height"}' in ignored([e], ["height"], None)
+    words = 'If hight is height, write Experiment(columns={"hight": "height"})'
+    assert words in ignored([e], ["height"], None)
     with pytest.raises(ValueError, match='column "x" is no output'):
         measured({"t": [0.0], "h": [1.0], "a": [1.0]}, columns={"a": "x"})
 

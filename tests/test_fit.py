@@ -620,7 +620,7 @@ def test_whole_numbers_are_held_and_that_is_said():
 def test_without_samples_left_for_the_noise_nothing_is_called_sure():
     other = saltus.fit(scenario(), {"t": [0.5, 1.5], "h": [1.9, 2.0]}, search="local")
     assert np.all(np.isinf(other.sd))
-    assert "No samples are left" in other.message
+    assert "no more data than free numbers" in other.message
     assert "No intervals: no samples are left" in other.table()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, solve
-from saltus.foreign import ARGUMENTS, ATTRIBUTES, LOG, METHODS, plain
+from saltus.foreign import ARGUMENTS, ATTRIBUTES, FIT, LOG, METHODS, OPTIMISERS, PACKAGE, plain
 
 DECAY = HybridSystem(lambda now, p: {"h": -p * now.x["h"]}, units={"t": "s", "h": "m"})
 START = Instant(t=0.0, x={"h": 1.0})
@@ -49,10 +49,61 @@ def test_an_argument_of_another_solver_is_answered_with_ours(name):
     assert NAMES[name] in str(caught.value)
 
 
+FITTED = {
+    "columns": "saltus.Experiment(data, columns=", "t0": "t0=", "maxiter": "max_iterations=",
+    "optimizer": "optimiser=", "x0": "first guess is p", "tol": "tolerance=", "sigma": "noise=",
+    "lb": "bounds=", "fun": "saltus.minimise", "callback": "progress=True", "y0": "start=",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(FITTED))
+def test_an_argument_of_another_fit_is_answered_with_ours(name):
+    with pytest.raises(TypeError, match=f"^fit: there is no argument `{name}`. ") as caught:
+        saltus.fit(DECAY, {"t": [1.0], "h": [0.5]}, 1.0, start=START, **{name: None})
+    assert FITTED[name] in str(caught.value)
+
+
+def test_the_parameters_of_a_fit_may_stand_without_a_name_but_no_more():
+    data = {"t": [1.0], "h": [0.5]}
+    with pytest.raises(
+        TypeError, match=r"4 arguments without names. Write saltus.fit\(model, data"
+    ):
+        saltus.fit(DECAY, data, 1.0, START)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="fit: data is missing"):
+        saltus.fit(DECAY)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "word, ours",
+    [("lm", 'optimiser="lm"'), ("L-BFGS-B", 'optimiser="l-bfgs-b"'), ("trf", 'optimiser="lm"'),
+     ("Radau", "method=saltus.Radau5()"), ("RK45", "method=saltus.Tsit5()")],
+)  # fmt: skip
+def test_a_method_of_a_fit_given_by_name_is_answered_with_ours(word, ours):
+    with pytest.raises(TypeError, match=f"^fit: method is '{word}'") as caught:
+        saltus.fit(DECAY, {"t": [1.0], "h": [0.5]}, 1.0, start=START, method=word)
+    assert ours in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, ours",
+    [("minimize", "saltus.minimise(loss, p)"), ("ode45", "saltus.solve("),
+     ("solve_ivp", "saltus.solve("), ("odeint", "saltus.solve("), ("diffeqsolve", "saltus.solve("),
+     ("Radau", "saltus.Radau5()"), ("curve_fit", "saltus.fit("), ("Evnt", "Event")],
+)  # fmt: skip
+def test_a_name_of_another_package_is_answered_with_ours(name, ours):
+    with pytest.raises(AttributeError, match=f"^saltus has no '{name}'. ") as caught:
+        getattr(saltus, name)
+    assert ours in str(caught.value)
+    assert not hasattr(saltus, "zzzz") and not hasattr(saltus, "__wrapped__")
+
+
 def test_the_tables_have_no_name_that_is_ours_and_none_twice():
     own = {plain(name) for name in inspect.signature(solve).parameters}
     assert not own & ARGUMENTS.keys()
-    assert all(name == plain(name) for t in (ARGUMENTS, ATTRIBUTES, LOG, METHODS) for name in t)
+    assert not {plain(name) for name in inspect.signature(saltus.fit).parameters} & FIT.keys()
+    assert not {plain(name) for name in saltus.__all__} & PACKAGE.keys()
+    tables = (ARGUMENTS, ATTRIBUTES, FIT, LOG, METHODS, OPTIMISERS, PACKAGE)
+    assert all(name == plain(name) for table in tables for name in table)
     sol = {plain(k) for k in dir(saltus.Solution) if not k.startswith("_")}
     fields = {plain(k) for k in saltus.Solution.__dataclass_fields__}
     assert not (sol | fields) & ATTRIBUTES.keys()

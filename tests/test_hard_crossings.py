@@ -256,3 +256,33 @@ def test_five_roots_in_two_long_steps_are_all_found():
     )
     sol = solve(log, Instant(t=0.0, x=0.0), jnp.asarray(times), 2.079644452)
     np.testing.assert_allclose(sol.events.t, times, atol=1e-9)
+
+
+@pytest.mark.parametrize("power", [3, 5])
+@pytest.mark.parametrize("place", [0.2, 0.37, 0.61, 0.8])
+def test_a_guard_passes_a_multiple_zero_whatever_its_reset_leaves_alone(power, place):
+    """It is not at rest there, though its slope is zero and it goes on to its firing side."""
+    count = Event(
+        "count",
+        guard=lambda now, p: (now.x["s"] - p) ** power,
+        direction="rising",
+        reset=lambda now, p: now.replace(d={"n": now.d["n"] + 1.0}),
+    )
+    system = HybridSystem(lambda now, p: {"s": 1.0, "y": now.d["n"]}, events=[count])
+    start = Instant(t=0.0, x={"s": 0.0, "y": 0.0}, d={"n": 0.0})
+    sol = solve(system, start, place, 1.0)
+    assert sol.events.count == 1
+    np.testing.assert_allclose(sol.final.x["y"], 1 - place, atol=2e-8)
+    slope = jax.grad(lambda p: solve(system, start, p, 1.0).final.x["y"])(place)
+    np.testing.assert_allclose(slope, -1.0, atol=1e-6)
+
+
+def test_a_body_that_is_pressed_harder_and_harder_rests_though_nothing_pushes_yet():
+    bounce = Event(
+        "bounce",
+        guard=lambda now, p: now.x["h"],
+        reset=lambda now, p: now.replace(x={"h": now.x["h"], "v": -p * now.x["v"]}),
+    )
+    system = HybridSystem(lambda now, p: {"h": now.x["v"], "v": -now.t}, events=[bounce])
+    with pytest.raises(saltus.EventError, match="resting_contact"):
+        solve(system, Instant(t=0.0, x={"h": 0.0, "v": 0.0}), 0.5, 1.0)

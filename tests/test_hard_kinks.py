@@ -224,3 +224,21 @@ def test_a_traced_solution_says_what_to_call_instead():
 
     with pytest.raises(TypeError, match=r"kinks\.crossed"):
         jax.jit(ask)(0.3)
+
+
+@pytest.mark.parametrize("width", [1e-2, 0.2])
+def test_a_condition_that_holds_for_a_moment_inside_one_step_is_found(width):
+    """At rest, steps are as long as they like: the flow is switched on and off within one."""
+
+    def flow(now, p):
+        return jnp.where(jnp.abs(now.t - p) < width, 100.0, 0.0) - now.x  # a moment
+
+    sol = solve(HybridSystem(flow), Instant(t=0.0, x=0.0), 2.37123, 5.0)
+    assert sol.certificate.verdict == "UNTRUSTED"
+    assert any(kink.jump > 0.1 for kink in sol.certificate.kinks)
+
+
+def test_a_bend_that_is_passed_and_passed_back_inside_one_step_is_no_jump():
+    flow = lambda now, p: 1.0 + 1e-9 * jnp.maximum(0.01 - jnp.abs(now.t - p), 0.0)
+    sol = solve(HybridSystem(flow), Instant(t=0.0, x=0.0), 2.37123, 5.0)
+    assert sol.certificate.verdict != "UNTRUSTED"

@@ -371,3 +371,16 @@ def test_mistakes_are_named():
     cert = certify(lambda p: drop(p).final.x["h"], P)
     with pytest.raises(ValueError, match="expected a pytree like p"):
         cert.reach(1.0)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.6, 0.9])
+def test_sweeps_agree_where_the_time_of_an_event_cancels_out(p):
+    """Large terms of the adjoint cancel: what is left is their rounding, no disagreement."""
+    mark = Event(
+        "mark",
+        guard=lambda now, p: p - now.x["x"],
+        reset=lambda now, p: now.replace(x={**now.x, "q": 1.0}),
+    )
+    system = HybridSystem(lambda now, p: {"x": 1.0, "q": 0.0}, events=[mark])
+    start = Instant(t=0.0, x={"x": 0.0, "q": 0.0})
+    assert solve(system, start, p, 1.0).certificate.verdict == "TRUSTED"

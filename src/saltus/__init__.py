@@ -3,6 +3,8 @@
 Importing saltus switches JAX to 64 bit.
 """
 
+import typing as _typing
+
 import jax as _jax
 
 _jax.config.update("jax_enable_x64", True)
@@ -16,6 +18,7 @@ from .control import PI, Fixed
 from .costates import Costates, costates
 from .dynamics import Linear, Orbit, Saltation, equilibrium, linearise, orbit, saltations
 from .estimate import Experiment, Fit, LogNormal, Minimum, Normal, fit, minimise
+from .foreign import not_here as _not_here
 from .mass import mass_matrix
 from .methods import Dopri5, Dopri8, Radau5, Rodas5P, Tsit5
 from .probe import Estimate, error_estimate
@@ -58,6 +61,12 @@ __all__ = [
     "Result", "SolveError", "EventError", "ZenoError", "StepError", "NonFiniteError",
     "ConstraintError", "SolveInterrupted", "ReverseOverReverse",
 ]  # fmt: skip
+
+
+if not _typing.TYPE_CHECKING:  # which would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        raise _not_here(name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .consistent import collapses, followed, near_impasse, turning
+from .consistent import collapses, followed, turning, with_cause
 from .control import FORGOTTEN, PI
 from .firing import choose, guard_slopes, resolution, rounding, sigma
 from .leaves import Leaves, select
@@ -103,6 +103,8 @@ def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     stuck = (h <= resolution(new.at.tau)) & ~new.search.on
     why = jnp.where(stuck, int(Result.step_underflow), int(Result.too_many_steps))
     code = jnp.where((full | stuck) & running & (new.jump < 0), why, new.code)
+    if model.constraint is not None:
+        code = with_cause(model, new.at, par, new.k1, knobs.atol, code)
     if c.tangent:
         h = jnp.where(verdict == ASK, new.h, h)
     return new._replace(code=code, h=h, error=memory), row
@@ -257,13 +259,7 @@ def _reject(spec: Any, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Any, a
     why = jnp.where(tried.converged, int(Result.step_underflow), int(Result.newton_failed))
     why = jnp.where(tried.finite, why, int(Result.non_finite))
     if spec.model.constraint is not None:
-        no = jnp.zeros((), bool)
-        near = jax.lax.cond(
-            hopeless & ~tried.impasse,
-            lambda: near_impasse(spec.model, c.at, par, c.k1, knobs.atol),
-            lambda: no,
-        )
-        why = jnp.where(near | tried.impasse, int(Result.singular), why)
+        why = jnp.where(tried.impasse, int(Result.singular), why)
     code = jnp.where(hopeless, why, c.code)
     off = c.search._replace(on=jnp.zeros((), bool))  # a search begins anew with a shorter step
     c = c._replace(counts=counts, code=code, search=off, h=h)

@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .jax_names import scan_sizes
+
 MOST = 4096  # outcomes of one loop that are kept apart; beyond, nobody looks into it
 WHILE = 64  # iterations of a `while` that are looked at one by one
 CALLBACKS = ("callback", "ffi_call", "pallas", "xla_call", "shard_map")
@@ -55,14 +57,13 @@ class Scan(Inner):
 
     def run(self, values: list, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
         p, (listing,) = self.eqn.params, self.listings
-        first = p["num_consts"]
-        last = first + p["num_carry"]
+        first, n = scan_sizes(self.eqn)
+        last = first + n
         consts, start, xs = values[:first], values[first:last], values[last:]
 
         def step(carry: list, given: tuple) -> tuple:
             x, told, mask = given
             out, outcomes, alive = listing.run([*consts, *carry, *x], told, mask)
-            n = p["num_carry"]
             new = [jnp.asarray(v, jnp.result_type(c)) for v, c in zip(out[:n], carry, strict=True)]
             return new, (out[n:], outcomes, alive)
 
@@ -136,22 +137,30 @@ Listed = Callable[[Any, list[bool]], Any]  # (program, which inputs move) -> its
 
 def body_of(eqn: Any, moving: list[bool], listed: Listed) -> tuple[Inner | None, bool]:
     """The body of a loop or conditional, if it decides something; and whether one cannot see."""
-    name, p = eqn.primitive.name, eqn.params
-    if name == "scan":
-        listing = _looped(listed, p["jaxpr"], moving, p["num_consts"], p["num_carry"])
-        body = Scan(eqn, [listing], p["length"])
-    elif name == "cond":
-        body = Cond(eqn, [listed(b, moving[1:]) for b in p["branches"]], 1)
-    elif name == "while":
-        n, m = p["cond_nconsts"], p["body_nconsts"]
-        listing = _looped(listed, p["body_jaxpr"], moving[n:], m, len(moving) - n - m)
-        state = [listing.moves(r) for r in listing.given[m:]]
-        body = While(eqn, [listed(p["cond_jaxpr"], [*moving[:n], *state]), listing], WHILE)
-    else:
+    try:
+        body = _inside(eqn, moving, listed)
+    except (KeyError, AttributeError):  # its parameters have other names in this JAX
+        return None, True
+    if body is None:
         return None, _opaque(eqn, listed)
     if body.size == 0 and not body.blind:
         return None, False
     return (None, True) if body.size > MOST else (body, False)
+
+
+def _inside(eqn: Any, moving: list[bool], listed: Listed) -> Inner | None:
+    name, p = eqn.primitive.name, eqn.params
+    if name == "scan":
+        listing = _looped(listed, p["jaxpr"], moving, *scan_sizes(eqn))
+        return Scan(eqn, [listing], p["length"])
+    if name == "cond":
+        return Cond(eqn, [listed(b, moving[1:]) for b in p["branches"]], 1)
+    if name == "while":
+        n, m = p["cond_nconsts"], p["body_nconsts"]
+        listing = _looped(listed, p["body_jaxpr"], moving[n:], m, len(moving) - n - m)
+        state = [listing.moves(r) for r in listing.given[m:]]
+        return While(eqn, [listed(p["cond_jaxpr"], [*moving[:n], *state]), listing], WHILE)
+    return None
 
 
 def _looped(listed: Listed, closed: Any, moving: list[bool], first: int, count: int) -> Any:

@@ -29,6 +29,7 @@ from .linalg import (
     solve,
 )
 from .model import At, Model, Par
+from .results import Result
 from .sparsity import Pattern
 
 SINGULAR = 1e-13  # pivots this far apart: z is not determined
@@ -250,6 +251,15 @@ def near_impasse(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any
         return flat
     steep = ~(steepness(model, at, par) < STEEP)
     return steep | flat | _runs_away(model, at, par, k, atol)
+
+
+def with_cause(model: Model, at: At, par: Par, k: Leaves, atol: Leaves, code: Any) -> Any:
+    """A result, or `singular` where steps fail because z is all but undetermined."""
+    failures = (Result.step_underflow, Result.newton_failed, Result.non_finite)
+    failed = functools.reduce(jnp.logical_or, [code == int(f) for f in failures])
+    ask = lambda: near_impasse(model, at, par, k, atol)
+    near = jax.lax.cond(failed, ask, lambda: jnp.zeros((), bool))
+    return jnp.where(near, int(Result.singular), code).astype(code.dtype)
 
 
 def followed(model: Model) -> bool:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
+from .jax_names import scan_sizes
 from .moves import MOVES, move, numbers, scatter_places, split_operands
 from .trace import is_tracer
 
@@ -99,6 +100,12 @@ class _Walk:
         return Entry(value=np.asarray(var.val)) if isinstance(var, jex.Literal) else env[var]
 
     def equation(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+        try:
+            return self._understood(eqn, ins)
+        except (KeyError, AttributeError):  # its parameters have other names in this JAX
+            return [Entry(deps) for deps in self.everything(eqn, ins)]
+
+    def _understood(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
         name = eqn.primitive.name
         if name in _INNER:
             return self._inner(eqn, ins)
@@ -186,12 +193,15 @@ class _Walk:
     # -- programs inside
 
     def _inner(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
-        jaxpr, consts = _open(next(eqn.params[k] for k in _INNER_PARAMS if k in eqn.params))
+        program = next((eqn.params[k] for k in _INNER_PARAMS if k in eqn.params), None)
+        if program is None:
+            return [Entry(deps) for deps in self.everything(eqn, ins)]
         before = self.keep
         self.keep = before or eqn.primitive.name.startswith("custom")
-        out = self.run(jaxpr, consts, ins)
-        self.keep = before
-        return out
+        try:
+            return self.run(*_open(program), ins)
+        finally:
+            self.keep = before
 
     def _branches(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
         programs = eqn.params.get("branches", eqn.params.get("programs"))
@@ -206,7 +216,7 @@ class _Walk:
     def _scan(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
         p = eqn.params
         jaxpr, inner = _open(p["jaxpr"])
-        length, n_consts, n_carry = p["length"], p["num_consts"], p["num_carry"]
+        length, (n_consts, n_carry) = p["length"], scan_sizes(eqn)
         if length * len(jaxpr.eqns) > MAX_SCAN or length == 0:
             return [Entry(deps) for deps in self.everything(eqn, ins)]
         consts, carry = ins[:n_consts], ins[n_consts : n_consts + n_carry]

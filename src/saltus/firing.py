@@ -13,7 +13,7 @@ from .control import FORGOTTEN
 from .flat import flattened
 from .invariants import broken
 from .leaves import Leaves, blank, select
-from .locate import ABOVE, BELOW, FIRED, FRESH, INACTIVE, fires
+from .locate import ABOVE, BELOW, FIRED, FRESH, INACTIVE, PASSED, fires
 from .methods.base import Stepper
 from .methods.tangent import renewed
 from .model import Action, At, Model, Par
@@ -128,6 +128,13 @@ def _evaluate(model: Model, at: At, par: Par) -> _Here:
     return _Here(at, found, k1, values, slopes, rounding(model, at, par, slopes), active)
 
 
+def _passes(c: Carry, here: _Here, j: int) -> Any:
+    """Whether a guard came to zero by itself, and moves on the same way after the reset."""
+    armed = (c.sides[j] == 1) | (c.sides[j] == -1)
+    same = jnp.sign(here.slopes[j]) * jnp.sign(c.slopes[j]) > 0
+    return armed & same & (jnp.abs(here.values[j] - c.values[j]) <= here.tiny[j])
+
+
 def _guards_after(
     model: Model, par: Par, c: Carry, here: _Here, fired: Any, member: Any, starting: bool
 ) -> tuple[Leaves, Leaves, Leaves]:
@@ -145,12 +152,14 @@ def _guards_after(
         contact = action.reset is not None and not action.terminal
         if starting and not contact:
             side = jnp.where(side == FRESH, FIRED, side)
+        if not starting:
+            side = jnp.where((side == FIRED) & mine & _passes(c, here, j), PASSED, side)
         if contact and not starting and action.direction != 0:
             # it has fired, and another reset of this instant turns it back to its firing side
             turned = fires(jnp.sign(here.slopes[j]).astype(jnp.int32), action.direction * sig)
             if not action.contact:
                 turned = turned & (action.direction * sig * c.slopes[j] < 0)
-            side = jnp.where((side == FIRED) & ~mine & turned, FRESH, side)
+            side = jnp.where(((side == FIRED) | (side == PASSED)) & ~mine & turned, FRESH, side)
         if action.kink:
             side = 2 * c.at.i[model.place_flags] - 1
         sign = jnp.sign(value).astype(jnp.int32)

@@ -141,23 +141,104 @@ METHODS = {
     **dict.fromkeys(("ida", "cvode", "cvodes", "idas", "sundials"), "external.IDA"),
 }  # fmt: skip
 
+_RUN = (
+    "It belongs to a run: saltus.fit(model, saltus.Experiment(data, columns=..., t0=..., "
+    "events=..., set=...))"
+)
+_OPTIMISER = 'Write optimiser="lm", "gauss-newton", "l-bfgs-b", "trust", "ipopt" or "adam"'
+_ITERATIONS = "Write max_iterations=200, which every stage of a search may have"
+_TOLERANCE = "Write tolerance=... (those of the solver belong to it: method=saltus.Tsit5(rtol=...))"
+_GUESS = "The first guess is p, that of the Scenario or saltus.fit(system, data, p, start=...)"
+_OTHER_LOSS = (
+    "A fit compares outputs of the model with data: saltus.fit(scenario, data). Any other loss is "
+    "for saltus.minimise(loss, p)"
+)
+_BOUNDS = 'Write bounds={"k": (0.0, 10.0)}'
+_NOISE = 'Write noise={"h": 0.01}, or saltus.Experiment(data, sd=...) for each point'
+_DATA = 'The data come second: saltus.fit(scenario, {"t": times, "h": values}), a file or a frame'
+_WATCH = 'Write progress=True, or log="fit.jsonl"; fit.history has the iterations'
+_STARTS = 'Write search="multistart", starts=64, seed=0'
+
+# Arguments of other ways to fit, without capitals and underscores.
+FIT = {
+    **dict.fromkeys(("columns", "column", "rename", "names", "t0", "events", "event", "set",
+                     "inputs", "experiment"), _RUN),
+    **dict.fromkeys(("optimizer", "solver", "algorithm", "alg", "minimizer", "minimiser", "opt"),
+                    _OPTIMISER),
+    **dict.fromkeys(("maxiter", "maxiters", "maxit", "niter", "iterations", "maxfev", "maxnfev",
+                     "steps", "maxsteps", "epochs"), _ITERATIONS),
+    **dict.fromkeys(("tol", "ftol", "xtol", "gtol", "rtol", "atol", "eps"), _TOLERANCE),
+    **dict.fromkeys(("x0", "p0", "guess", "initial", "initialguess", "init", "theta", "params",
+                     "parameters"), _GUESS),
+    **dict.fromkeys(("y0", "u0", "initialstate", "initialcondition"),
+                    "Write start=saltus.Instant(t=0.0, x={...}), or name start.v in free="),
+    **dict.fromkeys(("fun", "func", "f", "fn", "objective", "residual", "residuals", "cost",
+                     "lossfunction"), _OTHER_LOSS),
+    **dict.fromkeys(("bound", "lb", "ub", "lower", "upper", "low", "high", "limits"), _BOUNDS),
+    **dict.fromkeys(("sigma", "sd", "std", "stddev", "weights", "weight", "yerr", "error",
+                     "errors", "absolutesigma"), _NOISE),
+    **dict.fromkeys(("xdata", "ydata", "x", "y", "t", "ts", "times", "values", "df", "table",
+                     "file", "path", "measurements", "observations"), _DATA),
+    **dict.fromkeys(("jac", "jacobian", "hess", "grad", "gradient", "hessian"),
+                    "Derivatives are exact and need no argument: leave it out"),
+    **dict.fromkeys(("callback", "verbose", "disp", "nprint"), _WATCH),
+    **dict.fromkeys(("nstarts", "restarts", "multistart", "key", "rng", "randomstate"), _STARTS),
+    **dict.fromkeys(("tspan", "tend", "tf", "tfinal", "t2", "horizon"), "Write t1=..., the end"),
+    **dict.fromkeys(("fixed", "fix", "vary"), 'Name what is free: free=["k", "start.v"]'),
+    **dict.fromkeys(("robust", "fscale"), 'Write likelihood="student" for outliers to count less'),
+    **dict.fromkeys(("prior", "regularization"), 'Write priors={"k": (mean, sd)}'),
+    "scale": 'Write scales={"k": "log"}',
+}  # fmt: skip
+
+# Optimisers of others, without capitals, underscores and hyphens.
+OPTIMISERS = {
+    **dict.fromkeys(("lm", "leastsq", "trf", "dogbox", "levenbergmarquardt", "leastsquares"), "lm"),
+    "gaussnewton": "gauss-newton",
+    **dict.fromkeys(("lbfgsb", "lbfgs", "bfgs", "cg", "tnc", "neldermead", "powell"), "l-bfgs-b"),
+    **dict.fromkeys(("newtoncg", "trust", "trustncg", "trustexact", "dogleg", "newton"), "trust"),
+    **dict.fromkeys(("ipopt", "slsqp", "cobyla", "trustconstr"), "ipopt"),
+    "adam": "adam", "sgd": "sgd",
+}  # fmt: skip
+
+_SOLVE = "Write saltus.solve(system, start, p, t1)"
+
+# What people look for in the package, without capitals and underscores.
+PACKAGE = {
+    **dict.fromkeys(("solveivp", "odeint", "ode45", "ode15s", "ode23", "ode", "integrate",
+                     "diffeqsolve", "odeproblem", "daeproblem", "solveode", "idasolve"),
+                    _SOLVE),
+    **dict.fromkeys(("minimize", "optimize", "optimise", "fmincon", "fmin"),
+                    "Write saltus.minimise(loss, p)"),
+    **dict.fromkeys(("curvefit", "leastsquares", "calibrate", "identify"),
+                    "Write saltus.fit(scenario, data)"),
+    "linearize": "Write saltus.linearise",
+    **dict.fromkeys(("odeterm", "vectorfield", "odesystem"),
+                    "Write saltus.HybridSystem(flow=lambda now, p: ...)"),
+    "saveat": _SAVE,
+    **dict.fromkeys(("pidcontroller", "stepsizecontroller"), _RTOL),
+    **dict.fromkeys(("steadystate", "fsolve", "root"), "Write saltus.equilibrium"),
+    **dict.fromkeys(("dataset", "data", "measurement"), "Write saltus.Experiment(data)"),
+}  # fmt: skip
+
 
 def plain(name: str) -> str:
     """A name without capitals and underscores: `RelTol`, `rel_tol` and `reltol` are one."""
     return name.replace("_", "").lower()
 
 
-def answered(fn: Callable[P, R]) -> Callable[P, R]:
+def answered(fn: Callable[P, R], table: dict[str, str] = ARGUMENTS) -> Callable[P, R]:
     """`fn`, which answers arguments that it does not have with what to write instead."""
     known = inspect.signature(fn).parameters
     must = [name for name, v in known.items() if v.default is v.empty]
+    unnamed = sum(v.kind is not v.KEYWORD_ONLY for v in known.values())
 
     @functools.wraps(fn)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         if not kwargs.keys() <= known.keys():
-            raise _unknown(fn.__name__, next(k for k in kwargs if k not in known), list(known))
+            name = next(k for k in kwargs if k not in known)
+            raise _unknown(fn.__name__, name, list(known), table)
         absent = [name for name in must[len(args) :] if name not in kwargs]
-        if absent or len(args) > len(must):
+        if absent or len(args) > unnamed:
             what = f"{absent[0]} is missing" if absent else f"{len(args)} arguments without names"
             call = f"saltus.{fn.__name__}({', '.join(must)})"
             raise TypeError(f"{fn.__name__}: {what}. Write {call}, and all others by name.")
@@ -166,8 +247,8 @@ def answered(fn: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-def _unknown(owner: str, name: str, known: list[str]) -> TypeError:
-    answer = ARGUMENTS.get(plain(name)) or _near(name, known) or f"There are {', '.join(known)}"
+def _unknown(owner: str, name: str, known: list[str], table: dict[str, str]) -> TypeError:
+    answer = table.get(plain(name)) or _near(name, known) or f"There are {', '.join(known)}"
     return TypeError(f"{owner}: there is no argument `{name}`. {answer}.")
 
 
@@ -189,3 +270,21 @@ def method_named(word: str) -> str:
     """What to write for a method that was given by a name from elsewhere."""
     own = METHODS.get(plain(word).removeprefix("diffrax.").removesuffix("()"), "Tsit5")
     return f"saltus.{own}()"
+
+
+def not_here(name: str, known: Iterable[str]) -> AttributeError:
+    """The error for a name that the package does not have."""
+    word = plain(name)
+    answer = PACKAGE.get(word) or (
+        f"Write method={method_named(word)}" if word in METHODS else _near(name, known)
+    )
+    text = f"saltus has no '{name}'"
+    return AttributeError(f"{text}. {answer}." if answer else f"{text}.", name=name)
+
+
+def optimiser_named(word: str) -> str:
+    """What to write for an optimiser that was given as a method."""
+    own = OPTIMISERS.get(plain(word).replace("-", ""))
+    if own is None:
+        return f"Write method={method_named(word)}"
+    return f'method= is how the model is solved. Write optimiser="{own}"'

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 # (module, name), newest home first
 HOMES: dict[str, list[tuple[str, str]]] = {
@@ -109,3 +109,57 @@ def bind_again(eqn: Any, values: Any) -> Any:
     given = eqn.primitive.get_bind_params(eqn.params)
     functions, params = given if isinstance(given, tuple) else ((), given)
     return eqn.primitive.bind(*functions, *values, **params)
+
+
+def scan_sizes(eqn: Any) -> tuple[int, int]:
+    """How many constants and how many carried values a `scan` has.
+
+    Read off the shapes, as what says so has other names since 0.12: an iteration sees rows of
+    what is scanned over, with one axis less, and everything else as it is."""
+    inner = eqn.params["jaxpr"].jaxpr
+    whole = lambda outer, own: len(outer.aval.shape) == len(own.aval.shape)
+    carried = sum(map(whole, eqn.outvars, inner.outvars))
+    return sum(map(whole, eqn.invars, inner.invars)) - carried, carried
+
+
+def is_high(eqn: Any) -> bool:
+    """Whether an operation stands for others and says itself which (`jnp.interp`, since 0.12)."""
+    asked = getattr(eqn.primitive, "is_high", None)
+    return asked is not None and bool(asked(*[v.aval for v in eqn.invars], **eqn.params))
+
+
+def hides_comparisons(eqn: Any) -> bool:
+    """Whether an operation stands for comparisons only, without derivatives of its own."""
+    return is_high(eqn) and type(eqn.params.get("_prim")).__name__ in ("SearchSorted", "Nonzero")
+
+
+def expanded(eqn: Any, values: Any) -> list:
+    """The operations that a high one stands for, on other values."""
+    out = eqn.primitive.to_lojax(*values, **eqn.params)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def low(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program with every operation that stands for others written out.
+
+    Programs that primitives of ours hold are compiled as they are, and have to be low."""
+    if not any(map(is_high, closed.jaxpr.eqns)):
+        return closed
+
+    def run(*args: Any) -> list:
+        jaxpr = closed.jaxpr
+        env: dict = dict(
+            zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True)
+        )
+        read = lambda v: v.val if isinstance(v, Literal) else env[v]
+        for eqn in jaxpr.eqns:
+            values = [read(v) for v in eqn.invars]
+            if is_high(eqn):
+                out = expanded(eqn, values)
+            else:
+                out = bind_again(eqn, values)
+                out = out if eqn.primitive.multiple_results else [out]
+            env.update(zip(eqn.outvars, out, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    return jax.make_jaxpr(run)(*closed.in_avals)

@@ -3,12 +3,14 @@
 `abs`, `jnp.where`, `clip`, `floor`, tables inside a flow are events that nobody located. Where the
 flow is only bent there, steps lose accuracy; where it jumps, derivatives lose a term, silently.
 Every such operation has an outcome (which branch, which place in the table); one that changes
-between the start and the end of a step has been passed in it.
+between the start and the end of a step has been passed in it, as has one that is another at some
+place in between (a `where` that is on for a moment).
 
 The bodies of loops and conditionals are looked into; what cannot be (a callback, a very long loop)
-is listed by its line. Not seen: a kink that is passed and passed back within one step, what a
-`while` decides after 64 iterations, resets and outputs (their kinks matter only where a loss stands
-exactly on one: `saltus.certify` looks at both sides), and guards (trust/leaps.py looks at events).
+is listed by its line. Not seen: what is passed and passed back between two places at which one
+looks (four in every step, 512 in the span), what a `while` decides after 64 iterations, resets and
+outputs (their kinks matter only where a loss stands exactly on one: `saltus.certify` looks at both
+sides), and guards (trust/leaps.py looks at events).
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from .trace import is_tracer
 
 LIMIT = 20  # kinks in a report
 EACH = 8  # crossings of one line that are looked at
+INSIDE = (0.2, 0.4, 0.6, 0.8)  # places in every row
+SPAN = 512  # places in the whole span
 HALVINGS = 45
 SAME = 1e-12  # results that differ by less, relative to the flow's size, are the same
 BENT = 1e-7  # a smaller jump is none
@@ -127,54 +131,102 @@ class _Found(NamedTuple):
 def _count(model: Model, tape: Tape) -> Any:
     curves = Curves.of(model, tape)
     has = _changes(curves)
-    rows, valid = _first_rows(has)
-    real = _at_each(rows, valid, lambda k, line: _judged(curves, k, line, 0).real, False)
-    seen, every = jnp.sum(real, axis=1), jnp.all(real | ~valid, axis=1)
-    return jnp.sum(jnp.where(every, jnp.sum(has, axis=0), seen)).astype(jnp.int32)
+    spots = _spots(curves, has)
+    real = _at_each(spots, lambda spot, line: _judged(curves, spot, line, 0).real, False)
+    seen, every = jnp.sum(real, axis=1), jnp.all(real | ~spots.valid, axis=1)
+    more = jnp.maximum(jnp.sum(has, axis=0) - EACH, 0)
+    return jnp.sum(jnp.where(every, seen + more, seen)).astype(jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
 def _found(model: Model, tape: Tape) -> _Found:
     curves = Curves.of(model, tape)
-    rows, valid = _first_rows(_changes(curves))
     blank = _Found(False, 0, 0.0, 0.0)
-    return _at_each(rows, valid, lambda k, line: _judged(curves, k, line), blank)
+    spots = _spots(curves, _changes(curves))
+    return _at_each(spots, lambda spot, line: _judged(curves, spot, line), blank)
 
 
-def _first_rows(has: Any) -> tuple[Any, Any]:
-    """For each line the first rows in which it changes, and whether there are so many."""
+class _Spot(NamedTuple):
+    """Where outcomes of a line change: between the start of a row and a part of it."""
+
+    row: Any
+    part: Any
+    valid: Any
+
+
+def _spots(curves: Curves, has: Any) -> _Spot:
+    """For each line the first rows in which it changes, and the first in which it is another only
+    inside; and whether there are so many."""
+    first = lambda mine, most: jnp.nonzero(mine, size=most, fill_value=mine.shape[0])[0]
     n = has.shape[0]
-    rows = jax.vmap(lambda mine: jnp.nonzero(mine, size=EACH, fill_value=n)[0])(has.T)
-    return jnp.minimum(rows, n - 1), rows < n
+    rows = jax.vmap(lambda mine: first(mine, EACH))(has.T)
+    (place, part), away = _away(curves)
+    at = jax.vmap(lambda mine: first(mine, 1))(away.T)
+    last = jnp.minimum(at, away.shape[0] - 1)
+    ends = _Spot(jnp.minimum(rows, n - 1), jnp.ones(rows.shape), rows < n)
+    inside = _Spot(place[last], part[last], at < away.shape[0])
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), ends, inside)
 
 
-def _at_each(rows: Any, valid: Any, look: Any, blank: Any) -> Any:
-    """`look(row, line)` at all crossings there are, one after the other."""
-    lines = jnp.broadcast_to(jnp.arange(rows.shape[0])[:, None], rows.shape)
+def _away(curves: Curves) -> tuple[tuple[Any, Any], Any]:
+    """Places in all rows, and which lines have outcomes there that they have at neither end."""
+    rows, count = jnp.arange(curves.flows.shape[0]), curves.flows.shape[0]
+    times = jnp.abs(curves.first.tau - curves.first.tau[0])
+    used = rows <= jnp.max(jnp.where(curves.flows, rows, 0))
+    end = jnp.max(jnp.where(curves.flows, jnp.abs(curves.last.tau - curves.first.tau[0]), 0.0))
+    t = end * (jnp.arange(SPAN) + 0.5) / SPAN
+    row = jnp.searchsorted(jnp.where(used, times, jnp.inf), t, side="right") - 1
+    row = jnp.clip(row, 0, count - 1)
+    length = jnp.abs(curves.last.tau - curves.first.tau)[row]
+    part = jnp.clip((t - times[row]) / jnp.where(length > 0, length, 1.0), 0.0, 1.0)
+    places = (
+        jnp.concatenate([jnp.repeat(rows, len(INSIDE)), row]),
+        jnp.concatenate([jnp.tile(jnp.asarray(INSIDE), count), part]),
+    )
+
+    def one(k: Any) -> Any:
+        row, part = (v[k] for v in places)
+        first, last = curves.ends(row)
+        ats = _stacked(first, last, curves.along(row, part))
+        runs = jax.vmap(curves.run)(ats)
+        a, b, here = runs.outcomes
+        return _by_line(curves, (a == b) & (here != a) & runs.alive[2], ats) & curves.flows[row]
+
+    return places, over_rows(one, places[0])
+
+
+def _at_each(spots: _Spot, look: Any, blank: Any) -> Any:
+    """`look(spot, line)` at all crossings there are, one after the other."""
+    lines = jnp.broadcast_to(jnp.arange(spots.row.shape[0])[:, None], spots.row.shape)
 
     def one(given: tuple) -> Any:
-        row, line, real = given
-        like = jax.eval_shape(look, row, line)
+        spot, line = given
+        like = jax.eval_shape(look, spot, line)
         none = jax.tree.map(lambda b, v: jnp.full(v.shape, b, v.dtype), blank, like)
-        return jax.lax.cond(real, lambda: look(row, line), lambda: none)
+        return jax.lax.cond(spot.valid, lambda: look(spot, line), lambda: none)
 
-    flat = jax.lax.map(one, (rows.ravel(), lines.ravel(), valid.ravel()))
-    return jax.tree.map(lambda v: v.reshape(rows.shape), flat)
+    flat = jax.lax.map(one, (jax.tree.map(jnp.ravel, spots), lines.ravel()))
+    return jax.tree.map(lambda v: v.reshape(lines.shape), flat)
 
 
 def _changes(curves: Curves) -> Any:
     """In which rows (first axis) the outcomes of which lines (second axis) change."""
-    texts, line_of = _lines(curves.model)
-    mine = jnp.asarray(line_of[None, :] == np.arange(len(texts))[:, None])
 
     def row(k: Any) -> Any:
         ends = _stacked(*curves.ends(k))
         runs = jax.vmap(curves.run)(ends)
-        total = sum(jnp.sum(v) for v in (ends.tau, *ends.w[: curves.model.nx], *ends.z))
         differ = (runs.outcomes[0] != runs.outcomes[1]) & jnp.any(runs.alive, axis=0)
-        return jnp.any(mine & differ[None, :], axis=1) & curves.flows[k] & jnp.isfinite(total)
+        return _by_line(curves, differ, ends) & curves.flows[k]
 
     return over_rows(row, curves.flows)
+
+
+def _by_line(curves: Curves, differ: Any, ats: At) -> Any:
+    """Which lines have an outcome that differs, where all states are finite."""
+    texts, line_of = _lines(curves.model)
+    mine = jnp.asarray(line_of[None, :] == np.arange(len(texts))[:, None])
+    total = sum(jnp.sum(v) for v in (ats.tau, *ats.w[: curves.model.nx], *ats.z))
+    return jnp.any(mine & differ[None, :], axis=1) & jnp.isfinite(total)
 
 
 def _stacked(*ats: At) -> At:
@@ -188,19 +240,19 @@ class _Bracket(NamedTuple):
     high: Any
     beyond: Any  # the outcomes at `high`
     old: Any  # at the start of the row
-    new: Any  # at its end
+    new: Any  # at the spot
     alive: Any
 
     def changed(self, own: Any) -> Any:
         return own & self.alive & (self.old != self.new)
 
 
-def _located(curves: Curves, k: Any, own: Any, halvings: int) -> _Bracket:
-    """Where in a row the first outcome of a line changes: both ends, then halves."""
+def _located(curves: Curves, spot: _Spot, own: Any, halvings: int) -> _Bracket:
+    """Where before a spot the first outcome of a line changes: both ends, then halves."""
 
     def look(j: Any, s: _Bracket) -> _Bracket:
-        part = jnp.where(j == 0, 0.0, jnp.where(j == 1, 1.0, 0.5 * (s.low + s.high)))
-        run = curves.run(curves.along(k, part))
+        part = jnp.where(j == 0, 0.0, jnp.where(j == 1, spot.part, 0.5 * (s.low + s.high)))
+        run = curves.run(curves.along(spot.row, part))
         here, inside = run.outcomes, j > 1
         passed = inside & jnp.any(s.changed(own) & (here != s.old))
         return _Bracket(
@@ -213,16 +265,17 @@ def _located(curves: Curves, k: Any, own: Any, halvings: int) -> _Bracket:
         )
 
     blank = jnp.zeros(own.shape)
-    first = _Bracket(jnp.zeros(()), jnp.ones(()), blank, blank, blank, jnp.zeros(own.shape, bool))
+    ends = (jnp.zeros(()), spot.part * jnp.ones(()))
+    first = _Bracket(*ends, blank, blank, blank, jnp.zeros(own.shape, bool))
     return jax.lax.fori_loop(0, 2 + halvings, look, first)
 
 
-def _judged(curves: Curves, k: Any, line: Any, halvings: int = HALVINGS) -> _Found:
+def _judged(curves: Curves, spot: _Spot, line: Any, halvings: int = HALVINGS) -> _Found:
     """One crossing: where it is, whether it matters, by how much the flow jumps there."""
     own = jnp.asarray(_lines(curves.model)[1]) == line
-    ends = curves.ends(k)
-    found = _located(curves, k, own, halvings)
-    before, there = curves.along(k, found.low), curves.along(k, found.high)
+    ends = curves.ends(spot.row)[0], curves.along(spot.row, spot.part)
+    found = _located(curves, spot, own, halvings)
+    before, there = (curves.along(spot.row, part) for part in (found.low, found.high))
     # Each end as it is and with the outcomes of the other; the crossing with those of both sides.
     ats = [ends[0], ends[0], ends[1], ends[1], there, there, before]
     told = [found.old, found.new, found.new, found.old, found.beyond, found.old, found.old]

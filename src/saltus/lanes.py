@@ -18,7 +18,7 @@ from jax.extend import core as jex
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from .jax_names import inner_jaxprs
+from .jax_names import inner_jaxprs, low
 from .staging import call_lowering, compiled_alone
 
 Level = tuple[bool, ...]
@@ -175,6 +175,7 @@ _CONTROL = [
     "custom_jvp_call",
     "custom_vjp_call",
     "remat",
+    "remat2",
     "checkpoint",
     "saltus_stage",
     "saltus_branch",
@@ -258,7 +259,7 @@ def one_kernel(fn: Callable, platform: str) -> Callable:
             return [*fn(*full), _touch(given)]
 
         given = [a for a, s in zip(args, some, strict=True) if s]
-        closed = jax.make_jaxpr(touched)(*given)
+        closed = low(jax.make_jaxpr(touched)(*given))
         if not _fits(closed.jaxpr):
             return jex.jaxpr_as_fun(closed)(*given)[:-1]
         # Behind a barrier, the compiler cannot pull constants in and leave arguments unused.
@@ -289,7 +290,7 @@ def _open(closed: Any) -> Any:
     fn = lambda *args: core.eval_jaxpr(
         closed.jaxpr, args[: len(closed.consts)], *args[len(closed.consts) :]
     )
-    return jax.make_jaxpr(fn)(*closed.consts, *[v.aval for v in closed.jaxpr.invars])
+    return low(jax.make_jaxpr(fn)(*closed.consts, *[v.aval for v in closed.jaxpr.invars]))
 
 
 @loop_p.def_abstract_eval

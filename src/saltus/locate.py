@@ -18,6 +18,7 @@ from .staging import staged
 # What is known of a guard's sign where a step starts.
 FRESH = 0  # zero, and it has not fired here: leaving to the firing side fires
 FIRED = 2  # zero because it has just fired (or started there): leaving re-arms it
+PASSED = 7  # the same where the reset has left its motion alone: it goes on through zero
 INACTIVE = 3  # not in force
 ABOVE, BELOW = (
     4,
@@ -28,7 +29,7 @@ ABOVE, BELOW = (
 
 def at_zero(side: Any) -> Any:
     """Whether a guard is zero where a step starts."""
-    return (side == FRESH) | (side == FIRED) | (side == ABOVE) | (side == BELOW)
+    return (side == FRESH) | (side == FIRED) | (side == PASSED) | (side == ABOVE) | (side == BELOW)
 
 
 FLAT = 1e-14  # of its largest value: what rounding makes of a guard

@@ -152,8 +152,9 @@ def error_estimate(loss: Callable[[Any], Any], p: Any) -> Estimate:
     """The value and the gradient of `loss(p)`, and estimates of their discretisation errors.
 
     `loss` calls `solve` and returns a number. Errors are exact minus computed: adding them improves
-    the result. The estimate is for the steps that were taken; it
-    assumes that they are small enough for the method to show its order. It costs several gradients.
+    the result. The estimate is for the steps that were taken; it assumes that they are small enough
+    for the method to show its order, and that the flow is smooth: of kinks hidden in it, `certify`
+    knows. It costs several gradients.
     Pass the plain function, not one wrapped in `jax.jit`; jit the call of `error_estimate` instead.
     """
     plain, p = of_numbers(uncompiled(loss), p, "error_estimate")

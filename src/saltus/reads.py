@@ -7,15 +7,17 @@ replaced, all of them by value.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import sys
 import types
+import weakref
 from array import array
 from collections import deque
 from collections.abc import Mapping
 from operator import is_
-from typing import Any
+from typing import Any, Generic, Protocol
 
 import jax
 import numpy as np
@@ -43,6 +45,8 @@ CALLED = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc, JITTED,
     types.MethodWrapperType,
 )  # fmt: skip
+EMPTY = (object, abc.ABC, Generic, Protocol)  # bases that read no attributes
+CONTAINERS = (dict, list, tuple, set, frozenset, np.ndarray)
 DESCRIBED = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -182,7 +186,9 @@ class _Walk:
 
     def visit(self, thing: Any) -> None:
         """Add a value; one that is made of others waits for its turn."""
-        if isinstance(thing, ATOMS):
+        if isinstance(thing, ATOMS) and not (
+            hasattr(thing, "__dict__") and not foreign(type(thing))
+        ):
             exact = repr(thing) if isinstance(thing, float | complex | np.generic) else thing
             self.key.append((type(thing), str(exact) if isinstance(thing, slice) else exact))
             return
@@ -227,13 +233,18 @@ class _Walk:
             self._all("dict", [*thing.keys(), *thing.values()])
         elif isinstance(thing, tuple):
             self._all(type(thing), thing)
+        elif isinstance(thing, weakref.ref):
+            self._all("reference", [thing()])
+        elif isinstance(thing, NUMBERS):
+            self.key.append(repr(thing))
+            self._object(thing)  # of a class of its own
         elif isinstance(thing, list | deque):
             self.lists.append((thing, tuple(thing)))
             self._all("list", thing)
         else:
             self._object(thing)
             return
-        if isinstance(thing, dict | list | tuple | set) and hasattr(thing, "__dict__"):
+        if isinstance(thing, CONTAINERS) and hasattr(thing, "__dict__"):
             self._object(thing)  # of a class of its own
 
     def _all(self, kind: Any, things: Any) -> None:
@@ -269,6 +280,7 @@ class _Walk:
             self.key.append("missing")
             return
         self.jitted |= isinstance(value, JITTED) and not foreign(value)
+        self.jitted |= isinstance(value, types.FunctionType) and _keeps(value)
         self.data |= own and not isinstance(value, CALLED)
         self.visit(value)
 
@@ -299,7 +311,7 @@ class _Walk:
     # -- objects ----------------------------------------------------------------------------------
     def _class(self, kind: type) -> None:
         self.key.append(Same(kind))
-        for base in kind.__mro__:
+        for base in (*kind.__mro__, *type.mro(type(kind))):
             if not foreign(base):
                 methods = {
                     name
@@ -313,7 +325,7 @@ class _Walk:
         kind = type(thing)
         self.key.append(kind)
         self.visit(kind)
-        whole = foreign(kind) or self.wanted & DYNAMIC or _is_tree(thing)
+        whole = _has_foreign_methods(kind) or self.wanted & DYNAMIC or _is_tree(thing)
         inner = getattr(thing, "__dict__", None)
         some = False
         if isinstance(inner, dict):
@@ -339,6 +351,18 @@ def _slots(kind: type) -> tuple[str, ...]:
         given = vars(base).get("__slots__", ())
         found += [given] if isinstance(given, str) else list(given)
     return tuple(n for n in found if n not in ("__dict__", "__weakref__"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_foreign_methods(kind: type) -> bool:
+    """Whether a class of a library, which is not looked into, may read attributes of its own."""
+    return any(foreign(base) for base in kind.__mro__ if base not in EMPTY)
+
+
+def _keeps(fn: types.FunctionType) -> bool:
+    """Whether JAX keeps what it traces of functions given to this one, or wrapped in it."""
+    wraps = fn.__closure__ is not None and hasattr(fn, "__wrapped__")
+    return foreign(fn) and (fn.__name__ in KEEPING or wraps)
 
 
 def _is_tree(thing: Any) -> bool:

@@ -16,9 +16,10 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 
-from .jax_names import bind_again, inner_jaxprs, line_of
+from .jax_names import bind_again, expanded, hides_comparisons, inner_jaxprs, line_of
 
 SCATTERS = ("scatter", "scatter-add")
+LOOPS = ("scan", "while", "cond")
 MANY = 16  # windows that are written out
 TERMS = 1024  # of a product of matrices that is written out
 
@@ -27,6 +28,7 @@ def awkward(jaxpr: Any) -> bool:
     """Whether a jaxpr has something to rewrite anywhere."""
     return any(
         eqn.primitive.name in SCATTERS
+        or hides_comparisons(eqn)
         or _is_small_product(eqn)
         or any(map(awkward, inner_jaxprs(eqn.params)))
         for eqn in jaxpr.eqns
@@ -55,6 +57,10 @@ def rewritten(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
         with line_kept(eqn, top):
             if inner is not None and awkward(inner.jaxpr):
                 out = rewritten(inner.jaxpr, inner.consts, values, top=False)
+            elif hides_comparisons(eqn):
+                out = expanded(eqn, values)
+            elif name in LOOPS and any(map(_hides, inner_jaxprs(eqn.params))):
+                out = _bind(_shown(eqn), values)
             elif name in SCATTERS and _simple(eqn, values):
                 out = [_updates(eqn, values)]
             elif _is_small_product(eqn):
@@ -63,6 +69,26 @@ def rewritten(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
                 out = _bind(eqn, values)
         env.update(zip(eqn.outvars, out, strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def _hides(jaxpr: Any) -> bool:
+    return any(
+        hides_comparisons(eqn) or any(map(_hides, inner_jaxprs(eqn.params))) for eqn in jaxpr.eqns
+    )
+
+
+def _shown(eqn: Any) -> Any:
+    """A loop or conditional with the comparisons in its bodies written out."""
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(shown, value))
+        if isinstance(value, jex.ClosedJaxpr) and _hides(value.jaxpr):
+            body = lambda *args: rewritten(value.jaxpr, value.consts, args, top=False)
+            return jax.make_jaxpr(body)(*value.in_avals)
+        return value
+
+    return eqn.replace(params={name: shown(value) for name, value in eqn.params.items()})
 
 
 def _is_small_product(eqn: Any) -> bool:

@@ -19,6 +19,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.interpreters.mlir import ir
 
+from .jax_names import low
+
 stage_p = Primitive("saltus_stage")
 stage_p.multiple_results = True
 
@@ -59,7 +61,7 @@ def _bind(jaxpr: Any, consts: Any) -> list:
         invars=[*jaxpr.constvars, *jaxpr.invars],
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    return stage_p.bind(*consts, closed=jex.ClosedJaxpr(open_, []))
+    return stage_p.bind(*consts, closed=low(jex.ClosedJaxpr(open_, [])))
 
 
 @stage_p.def_abstract_eval
@@ -119,7 +121,7 @@ def _with_arguments(closed: Any, values: list) -> Any:
         places = [next(j for j, v in enumerate(values) if v is c) for c in closed.consts]
         return core.eval_jaxpr(closed.jaxpr, [args[j] for j in places])
 
-    return jax.make_jaxpr(fn)(*[jax.typeof(v) for v in values])
+    return low(jax.make_jaxpr(fn)(*[jax.typeof(v) for v in values]))
 
 
 @branch_p.def_abstract_eval

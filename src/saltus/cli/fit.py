@@ -14,6 +14,7 @@ import numpy as np
 from ..estimate import Experiment, Fit, fit
 from ..extras import MissingExtra
 from ..io.csv_files import write_columns
+from ..io.data_files import read_table, split
 from ..scenario import Scenario
 from . import options, solutions
 from .base import Command, Outcome, UsageError, plain
@@ -26,8 +27,8 @@ EXAMPLES = """\
   saltus fit spring.py run.csv --events events.csv --free k     also the times of events
   saltus fit spring.py run.csv --free k,c --out fit             report.html and tables
 
-A data file has a column t and columns named like outputs of the model, `h` or `h [m]`; empty cells
-are missing values. A file of events has columns t and event.
+A data file has a column t and columns named like outputs of the model, `h` or `h [m]`; --columns
+says so of others. Empty cells are missing values. A file of events has columns t and event.
 """
 TOPICS = ("fit:", "data:", "events:", "optimiser:", "resume:")  # how its errors about input begin
 
@@ -78,7 +79,7 @@ def _run(args: argparse.Namespace) -> Outcome:
     files, notes = write(found, data, args.out, shown) if args.out else ([], [])
     data["files"] = [str(f) for f in files]
     data["total_seconds"] = time.perf_counter() - clock
-    parts = [setup.head(), f"{found}"]
+    parts = [setup.head(), options.as_options(f"{found}")]
     if files:
         parts.append("\n".join([solutions.files_line(files), *notes]))
     rest = data["total_seconds"] - found.seconds
@@ -86,7 +87,7 @@ def _run(args: argparse.Namespace) -> Outcome:
     parts.append(
         f"{data['total_seconds']:.1f} s in all: the fit {found.seconds:.1f} s, {what} {rest:.1f} s"
     )
-    complaint = "" if found.ok else f"{found.result}. {found.message}"
+    complaint = "" if found.ok else f"{found.result}. {options.as_options(found.message)}"
     done = found.ok or found.result == "suspect"  # a minimum; what is left of the data is said
     return Outcome("\n\n".join(parts), data, complaint, 0 if done else 1)
 
@@ -114,7 +115,7 @@ def _fit(scenario: Scenario, args: argparse.Namespace) -> Fit:
         )
     except ValueError as error:
         if str(error).startswith(TOPICS):
-            raise UsageError(str(error).removeprefix("fit: ")) from error
+            raise UsageError(options.as_options(str(error)).removeprefix("fit: ")) from error
         raise
 
 
@@ -131,14 +132,36 @@ def _experiments(args: argparse.Namespace) -> list[Any]:
             "each, in the same order."
         )
     events = args.events or [None] * len(args.data)
-    columns = dict(_column(part) for text in args.columns for part in listed(text))
+    columns = _columns(args)
     t0 = args.t0
     with contextlib.suppress(TypeError, ValueError):
         t0 = float(args.t0)
     return [
-        Experiment(d, events=e, t1=args.t1, columns=columns, t0=t0)
-        for d, e in zip(args.data, events, strict=True)
+        Experiment(d, events=e, t1=args.t1, columns=c, t0=t0)
+        for d, e, c in zip(args.data, events, columns, strict=True)
     ]
+
+
+def _columns(args: argparse.Namespace) -> list[dict[str, str | None]]:
+    """What `--columns` says of each file: names that no file has are refused, not those that only
+    some have."""
+    asked = dict(_column(part) for text in args.columns for part in listed(text))
+    if len(args.data) == 1 or not asked:
+        return [asked for _ in args.data]
+    there = [_headers(path) for path in args.data]
+    return [
+        {c: n for c, n in asked.items() if c in own or not any(c in other for other in there)}
+        for own in there
+    ]
+
+
+def _headers(path: Path) -> set[str]:
+    """The names of a file's columns, with and without their units."""
+    try:
+        headers = list(read_table(path))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return {*headers, *(split(h)[0] for h in headers)}
 
 
 def _column(text: str) -> tuple[str, str | None]:
@@ -213,7 +236,7 @@ def as_data(found: Any) -> dict[str, Any]:
         "ok": bool(found.ok),
         "explained": bool(found.explained),
         "result": found.result,
-        "message": found.message,
+        "message": options.as_options(found.message),
         "loss": plain(found.loss),
         "parameters": {
             name: {key: plain(column[k]) for key, column in columns.items()}

@@ -20,6 +20,10 @@ from .base import UsageError, plain
 METHODS: dict[str, type[Method]] = {
     cls.__name__: cls for cls in (Tsit5, Dopri5, Dopri8, Radau5, Rodas5P)
 }
+RENAMED = re.compile(
+    r'Experiment\(columns=\{"([^"]*)": "?([^"}]*)"?\}\)(?: \(None leaves it out\))?'
+)
+ZERO = re.compile(r"Experiment\(\.\.\., t0=([^)]*)\), or t0=0\b")
 COMMA = re.compile(r",(?![^\[]*\])")  # not those inside brackets
 
 
@@ -126,6 +130,12 @@ def pair(option: str, text: str, example: str) -> tuple[str, str]:
     if not mark or not name.strip() or not value.strip():
         raise UsageError(f'{option} "{text}": expected {example}.')
     return name.strip(), value.strip()
+
+
+def as_options(text: str) -> str:
+    """What a message says of experiments, as it is written on the command line."""
+    text = RENAMED.sub(r"--columns '\1=\2'", text)
+    return ZERO.sub(r"--t0 \1, or --t0 0", text)
 
 
 def settings(given: list[str]) -> dict[str, Any]:

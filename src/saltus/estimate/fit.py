@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 import time
@@ -11,10 +12,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from ..foreign import FIT, answered, optimiser_named
+from ..io.data_files import SECONDS
 from ..results import SolveError
-from ..scenario import Scenario
+from ..scenario import Scenario, started
 from ..solve import solve
 from ..system import HybridSystem
+from ..tables import unit_of
 from . import predict, sure
 from . import search as searching
 from .fitted import Fit, Fitted, compared
@@ -30,12 +34,15 @@ from .shooting import shoot_and_fit
 from .spread import assumptions, with_noise
 
 MANY = 300  # more free numbers than this are not for least squares by default
+LATE = 1e4  # data that begin so many times their own span after the start have another clock
+CLOCK = 1e8  # seconds: clocks that count from 1970 have passed this in 1973
 SETTINGS = (
     "loss", "polish", "optimiser", "search", "starts", "segments", "seed", "max_iterations",
     "tolerance", "likelihood", "noise", "options", "t1",
 )  # fmt: skip
 
 
+@functools.partial(answered, table=FIT)
 def fit(
     model: Scenario | HybridSystem,
     data: Any,
@@ -91,8 +98,9 @@ def fit(
     clock = time.perf_counter()
     scenario = scenario_of(model, p, start, t1, method)
     chosen = likelihood_of(likelihood)
-    _check(loss, search, optimiser, max_iterations)
+    _check(loss, search, optimiser, max_iterations, method)
     setup = set_up(scenario, data, t1, free, bounds, scales, priors, noise)
+    _check_clocks(setup)
     how = How(loss, scenario.method, chosen.transform, ROWS, LOG)
     objective = Objective(setup.free, setup.shapes, setup.runs, how)
     if optimiser == "auto":
@@ -124,7 +132,9 @@ def fit(
     )
 
 
-def _check(loss: str, search: str, optimiser: Any, iterations: int) -> None:
+def _check(loss: str, search: str, optimiser: Any, iterations: int, method: Any) -> None:
+    if isinstance(method, str):
+        raise TypeError(f"fit: method is {method!r}. {optimiser_named(method)}.")
     if optimiser == "slsqp":
         raise ValueError('fit: "slsqp" is for saltus.minimise; here "lm" or "l-bfgs-b" fit better.')
     if iterations < 1:
@@ -138,6 +148,26 @@ def _check(loss: str, search: str, optimiser: Any, iterations: int) -> None:
             f'fit: search="shooting" compares points, so loss="{loss}" would not count. Leave loss '
             'out, or write search="horizon".'
         )
+
+
+def _check_clocks(setup: Setup) -> None:
+    """Data that begin long after the start have another clock, unless `t0` says which."""
+    second = SECONDS.get(unit_of(setup.scenario.system.units, "t"), 1.0)
+    for k, e in enumerate(setup.experiments):
+        both = (*setup.measured[k].values(), *setup.events[k].values())
+        t = np.concatenate([m.t for m in both])
+        if e.t0 is not None or not t.size:
+            continue
+        begin, span = float(t.min()), float(np.ptp(t))
+        start = float(started(setup.starts[k], setup.parameters[k]).t)
+        gap = begin - start
+        since_1970 = gap * second > CLOCK and gap > 10 * span
+        if since_1970 or (span and gap > LATE * span):
+            raise ValueError(
+                f"data: experiment {e.name} begins at t = {begin:.12g}, long after the model, "
+                f"which starts at t = {start:.6g}. Say which time is the model's zero, "
+                f"Experiment(..., t0={begin:.12g}), or t0=0 if it is meant so."
+            )
 
 
 def _check_first(setup: Setup, objective: Objective, u: np.ndarray, search: str) -> None:
@@ -204,7 +234,9 @@ def _result(
     estimated = any(name not in setup.known for name in setup.noise)
     freedom = float(max(objective.samples() - free.size, 1)) if estimated else None
     certain = sure.certainty(objective, u, freedom)
+    values = np.asarray(free.natural(jnp.asarray(u)))
     blind = estimated and objective.samples() <= free.size and not free.believed
+    lost = sure.undetermined(free, values, certain, blind) if found.minimum else []
     if not found.minimum:
         certain = sure.unknown(certain, "this is not a minimum")
     elif blind:
@@ -216,20 +248,15 @@ def _result(
             noise.setdefault(name, float(np.mean(s.sd)))
     for run in objective.runs:
         noise.update({n: float(1.0 / e.alone) for n, e in run.events.items()})
-    result, message = _verdict(found, plan, interrupted, certain, free.names)
-    lost = sure.undetermined(free, np.asarray(free.natural(jnp.asarray(u))), certain)
+    result, message = _verdict(found, plan, interrupted, certain, free.names, blind)
     if lost and result in ("converged", "suspect"):
         message = f"{message} {_undetermined(lost, free.names)}"
     lonely, doubt = _lonely(experiments)
     if doubt and result == "converged":
         result, message = "suspect", doubt
-    if blind:
-        message += (
-            " No samples are left to estimate the noise, so nothing is said of how sure it is."
-        )
     if settings["search"] == "shooting" and any(e.events for e in experiments):
         message += " Event times counted at the end, where the segments are one."
-    message += assumptions(setup, origin, noise) + setup.note
+    message += ("" if blind else assumptions(setup, origin, noise)) + setup.note
     message = f"{message}{lonely} {free.note}".strip()
     vector = jnp.asarray(u)
     starts = [
@@ -272,7 +299,7 @@ def _lonely(experiments: list[Fitted]) -> tuple[str, str]:
 
 
 def _verdict(
-    found: Found, plan: Search, interrupted: bool, certain: Any, names: list[str]
+    found: Found, plan: Search, interrupted: bool, certain: Any, names: list[str], blind: bool
 ) -> tuple[str, str]:
     """In one word, and in a sentence or two."""
     if interrupted:
@@ -286,6 +313,12 @@ def _verdict(
         return "failed", "No point could be simulated. Check the model, the bounds and the start."
     bounds = [n for n, held in zip(names, certain.at_bound, strict=True) if held]
     text = f" At a bound: {', '.join(bounds)}." if bounds else ""
+    if found.minimum and blind:
+        return (
+            "converged",
+            "A minimum, with no more data than free numbers: nothing is left to judge it by or to "
+            f"estimate the noise from, so nothing is said of how sure it is.{text}",
+        )
     if found.minimum and found.noise:
         return "converged", f"A minimum, and the residuals look like noise.{text}"
     if found.minimum:

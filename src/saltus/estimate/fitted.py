@@ -188,13 +188,20 @@ class Fit(Portable):
             return f"{many} numbers are not determined ({self.result})"
         return self.result
 
+    def _amount(self) -> str:
+        """How much was measured, in words."""
+        samples = sum(s.t.size for e in self.experiments for s in e.outputs.values())
+        times = sum(m.observed.size for e in self.experiments for m in e.events.values())
+        words = [f"{samples} samples"] * bool(samples or not times)
+        return " and ".join([*words, *[f"{times} event times"] * bool(times)])
+
     def __repr__(self) -> str:
         origin = {n: f" ({kind})" for n, kind in self.noise_origin.items()}
         noise = ", ".join(f"{n} {number(v, 3)}{origin.get(n, '')}" for n, v in self.noise.items())
         lines = [
             f"Fit: {self.headline()}. {self.message}",
-            f"  {sum(s.t.size for e in self.experiments for s in e.outputs.values())} samples in "
-            f"{len(self.experiments)} experiment{'s' * (len(self.experiments) > 1)}, "
+            f"  {self._amount()} in {len(self.experiments)} "
+            f"experiment{'s' * (len(self.experiments) > 1)}, "
             f"{len(self.history)} iterations, {self.evaluations} evaluations, {self.seconds:.1f} s "
             f"(compilation {self.compile_seconds:.1f} s)",
             f"  noise (sd): {noise}",
@@ -238,20 +245,20 @@ class Fit(Portable):
 
         def values(u: Any) -> Any:
             y = columns(predict.simulate(shape, run, u, how, jnp.asarray(ts)).y)
-            stacked = jnp.stack(list(y.values()))
-            return stacked, (stacked, y)
+            return y, y
 
-        slopes, (y, named) = jax.jit(jax.jacfwd(values, has_aux=True))(jnp.asarray(self.u))
+        slopes, y = jax.jit(jax.jacfwd(values, has_aux=True))(jnp.asarray(self.u))
         scale = o.free.slopes(self.u)
         variance = self.covariance / np.outer(scale, scale)
         variance = np.where(np.isfinite(variance), variance, 0.0)
-        sd = np.sqrt(np.maximum(np.einsum("oti,ij,otj->ot", slopes, variance, slopes), 0.0))
         reach = sure.quantile(level, self._freedom)
-        y = np.asarray(y)
-        return {
-            name: (np.asarray(ts), y[k] - reach * sd[k], y[k], y[k] + reach * sd[k])
-            for k, name in enumerate(named)
-        }
+
+        def band(name: str) -> tuple:
+            spread = np.einsum("ti,ij,tj->t", slopes[name], variance, slopes[name])
+            middle, off = np.asarray(y[name]), reach * np.sqrt(np.maximum(spread, 0.0))
+            return np.asarray(ts), middle - off, middle, middle + off
+
+        return {name: band(name) for name in y}
 
     def plot(self) -> Any:
         """A figure of data and fit, experiment by experiment. Needs the extra `plot`."""

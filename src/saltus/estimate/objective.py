@@ -11,7 +11,7 @@ import functools
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,16 @@ class Count:
 
     values: int = 0
     compile: float = 0.0
+
+
+class Residuals(NamedTuple):
+    """What is left over of one output of one experiment, in the order of time."""
+
+    name: str
+    experiment: int  # the first is 1
+    t: np.ndarray
+    values: np.ndarray  # weighted
+    scale: float  # root mean square of the weighted data
 
 
 @functools.lru_cache(maxsize=64)
@@ -224,16 +234,16 @@ class Objective(Unconstrained):
         parts += [e.weight * e.t for r in self.runs for e in r.events.values()]
         return float(np.sqrt(sum(float(v @ v) for v in parts)))
 
-    def residual_series(self, u: np.ndarray) -> list[tuple[str, np.ndarray, float]]:
-        """Name, weighted residuals in the order of time and size of the data, of every output."""
+    def residual_series(self, u: np.ndarray) -> list[Residuals]:
+        """The residuals of every output of every experiment."""
         r, found, at = self.residuals(u), [], 0
-        for run, seen in zip(self.runs, self.seen, strict=True):
+        for k, (run, seen) in enumerate(zip(self.runs, self.seen, strict=True)):
             for name, o in run.outputs.items():
                 own, at = r[at : at + o.y.size], at + o.y.size
                 real = o.weight > 0
                 if np.any(real):
                     size = float(np.sqrt(np.mean((o.weight * o.y)[real] ** 2)))
-                    found.append((name, own[real], size))
+                    found.append(Residuals(name, k + 1, run.ts[o.index][real], own[real], size))
             at += sum(e.t.size + seen.which.size for e in run.events.values())
         return found
 

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
 from ..gather import gathering
 from ..results import Result
 from ..solution import Solution
-from .caution import Cautious, level, reach
-from .constrained import slsqp
-from .monitor import Monitor
+from .caution import level, reach
 from .objective import signature
-from .optimisers import Ending, Limits
 from .parameters import Free
 from .predict import Seen
 from .starts import FEASIBLE
-
-MOST_BOXES, SMALLEST_BOX = 60, 1e-5
-ACTIVE, FLAT = 1e-4, 1e-3  # near enough to a bound to be held by it; small enough a gradient
-AT_A_KINK = (
-    "No better point was found in ever smaller boxes around this one: a minimum at a kink, where "
-    "the sequence of events changes, or an event that just does not happen holds it back. Make "
-    "that a constraint, or try starts=8."
-)
 
 
 class Problem:
@@ -44,6 +31,7 @@ class Problem:
         self._count = 0
         self._seen: tuple = ()
         self._results: tuple = ()  # of all solves
+        self.sequences: set[str] = set()  # of events, since someone emptied it
         self._programs: dict[str, Callable] = {}
         self.best: tuple[tuple[float, float], np.ndarray] | None = None
         shapes = jax.eval_shape(lambda u: self._all(u)[0], jnp.asarray(free.initial))
@@ -65,15 +53,8 @@ class Problem:
         """((value, constraints), (extras, what was seen, the results of all solves))."""
         with gathering() as found:
             out = self._run(u)
-        value, extras = out if isinstance(out, tuple) else (out, {})
-        if jnp.ndim(value):
-            raise ValueError(
-                f"minimise: the loss has shape {jnp.shape(value)}, expected one number. "
-                "Return loss, or loss, {name: value, ...}."
-            )
-        missing = [
-            name for name in self.wanted if not isinstance(extras, Mapping) or name not in extras
-        ]
+        value, extras = _parts(out)
+        missing = [name for name in self.wanted if name not in extras]
         if missing:
             raise ValueError(
                 f'minimise: the loss returns nothing called "{missing[0]}", which subject_to '
@@ -119,6 +100,9 @@ class Problem:
             made = {
                 "slopes": transform(both, has_aux=True),
                 "hessian": jax.hessian(lagrangian),
+                "product": lambda u, w, d: jax.jvp(
+                    jax.grad(lambda v: lagrangian(v, 1.0, w)), (u,), (d,)
+                )[1],
                 "extras": lambda u: self._all(u)[1][0],
             }[kind]
             self._programs[kind] = jax.jit(made)
@@ -134,6 +118,7 @@ class Problem:
             while len(self._known) > 8:
                 self._known.popitem(last=False)
         out, slopes, (self._seen, self._results) = self._known[key]
+        self.sequences.add(signature(self._seen))
         self._rank(u, out)
         return out, slopes
 
@@ -177,6 +162,15 @@ class Problem:
 
     def hessian(self, u: np.ndarray) -> np.ndarray:
         return self.lagrangian_hessian(u, 1.0, np.zeros(self.below.size))
+
+    def hessian_product(self, u: np.ndarray, weights: np.ndarray, along: np.ndarray) -> np.ndarray:
+        """The Hessian of the Lagrangian times a direction."""
+        given = (jnp.asarray(v) for v in (u, weights, along))
+        return np.asarray(self._program("product")(*given))
+
+    def has_hessian(self) -> bool:
+        """Whether an optimiser has had the Hessian compiled."""
+        return "hessian" in self._programs
 
     def residuals(self, u: np.ndarray) -> np.ndarray:
         raise ValueError("minimise: least-squares methods need residuals; use saltus.fit for data.")
@@ -238,6 +232,38 @@ class Problem:
         return self._program("extras")(jnp.asarray(u))
 
 
+def _parts(out: Any) -> tuple[Any, Mapping]:
+    """What a loss returned, as a number and a dict."""
+    value, extras = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
+    if isinstance(value, tuple | list) or not isinstance(extras, Mapping):
+        several = out if isinstance(out, tuple) else value
+        kinds = ", ".join(_kind(v) for v in several)
+        raise TypeError(
+            f"minimise: the loss returned a {type(several).__name__} of {len(several)} ({kinds}), "
+            'expected a number, or a number and a dict. Write return loss, {"name": value, ...}.'
+        )
+    if not hasattr(value, "dtype") and not isinstance(value, int | float):
+        raise TypeError(
+            f"minimise: the loss returned {_kind(value)}, expected a number. "
+            "Write return loss, or return loss, {name: value, ...}."
+        )
+    if jnp.iscomplexobj(value):
+        raise TypeError("minimise: the loss is complex, expected a real number. Take jnp.abs.")
+    if jnp.ndim(value):
+        raise ValueError(
+            f"minimise: the loss has shape {jnp.shape(value)}, expected one number. "
+            "Return loss, or loss, {name: value, ...}."
+        )
+    return value, extras
+
+
+def _kind(value: Any) -> str:
+    """What something is, in a word."""
+    if hasattr(value, "dtype") or isinstance(value, int | float):
+        return "an array" if jnp.ndim(value) else "a number"
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
 def _interval(name: str, given: Any) -> tuple[Any, Any]:
     if isinstance(given, tuple):
         low, high = given
@@ -247,73 +273,3 @@ def _interval(name: str, given: Any) -> tuple[Any, Any]:
     if np.any(np.asarray(low) > np.asarray(high)):
         raise ValueError(f'minimise: subject_to "{name}" wants {low} to {high}: low is above high.')
     return np.asarray(low, dtype=float), np.asarray(high, dtype=float)
-
-
-class Boxed:
-    """A problem within a box around a point."""
-
-    def __init__(self, problem: Problem, u: np.ndarray, width: np.ndarray):
-        self._problem = problem
-        self.low, self.high = (np.clip(u + s * width, problem.low, problem.high) for s in (-1, 1))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._problem, name)
-
-
-def boxed(
-    method: Callable, problem: Problem, u: np.ndarray, monitor: Monitor, limits: Limits, given: dict
-) -> Ending:
-    """The optimiser as it is; if it does not arrive, from the best point in boxes that shrink.
-
-    Where the sequence of events changes, loss and constraints jump or have a kink, and an optimiser
-    for smooth problems may circle. In a box it can only improve on the best point or not; boxes
-    grow and shrink with that (M59).
-    """
-    ending = method(Cautious(problem, u), u, monitor, limits, **given)
-    if ending.satisfied and problem.violation(ending.u) <= FEASIBLE:
-        return ending
-    if problem.best is None or len(given.get("resume", ())):
-        return ending
-    size = np.where(np.isfinite(problem.high - problem.low), problem.high - problem.low, 0.0)
-    size = np.where(size > 0, size, np.maximum(np.abs(u), 1.0))
-    fraction, few = 0.1, dataclasses.replace(limits, iterations=min(12, limits.iterations))
-    for _ in range(MOST_BOXES):
-        rank, here = problem.best
-        monitor.enter(f"box of {100 * fraction:.2g} %", problem)
-        inside = Boxed(problem, here, fraction * size)
-        slsqp(inside, here, monitor, few)
-        gained = problem.best[0] < (rank[0] * (1 - 1e-6), np.inf) or (
-            problem.best[0] < (rank[0], rank[1] - limits.tolerance * max(1.0, abs(rank[1])))
-        )
-        fraction = min(2 * fraction, 0.5) if gained else fraction / 3
-        if fraction < SMALLEST_BOX:
-            break
-    if problem.best[0][0] <= FEASIBLE and is_stationary(problem, problem.best[1]):
-        return Ending(problem.best[1], True, "a minimum, found in boxes")
-    return Ending(problem.best[1], False, AT_A_KINK)
-
-
-def is_stationary(problem: Problem, u: np.ndarray) -> bool:
-    """Whether forces of active constraints and bounds balance the gradient (Karush–Kuhn–Tucker)."""
-    _, slope = problem.gradient(u)
-    c, j = problem.constraints(u), problem.constraint_jacobian(u)
-    columns, low, high = [], [], []
-    for values, rows, ends in (
-        (c, j, (problem.below, problem.above)),
-        (u, np.eye(u.size), (problem.low, problem.high)),
-    ):
-        for k, row in enumerate(rows):
-            near = [
-                bool(np.isfinite(end[k]))
-                and abs(values[k] - end[k]) <= ACTIVE * max(1.0, abs(end[k]))
-                for end in ends
-            ]
-            if any(near):
-                columns.append(row)
-                low.append(-np.inf if near[1] else 0.0)
-                high.append(np.inf if near[0] else 0.0)
-    size = max(float(np.linalg.norm(slope)), 1e-12)
-    if not columns:
-        return size <= FLAT
-    forces = scipy.optimize.lsq_linear(np.array(columns).T, slope, (low, high))
-    return bool(np.linalg.norm(forces.fun) <= FLAT * size)

@@ -131,18 +131,21 @@ def make_run(
     events: Mapping[str, Measured],
     sd: Mapping[str, Any],
 ) -> tuple[Shape, Run]:
-    """An experiment as arrays. `sd` are standard deviations by output and event."""
+    """An experiment as arrays. `sd` are standard deviations by output and event.
+
+    Outputs and events are in the order of their names, which is the order in which they come out
+    of compiled functions: residuals in one long vector can be told apart again."""
     p_arrays, p_static = arrays(p)
     given = start if isinstance(start, Instant) else None
     start_arrays, start_static = arrays(given)
     free_p, free_start = ([b for b in free.blocks if b.owner == k] for k in (P, owner))
     ts = np.unique(np.concatenate([m.t for m in measured.values()] or [np.zeros(0)]))
     outputs = {}
-    for name, m in measured.items():
+    for name, m in sorted(measured.items()):
         step = np.diff(m.t, prepend=m.t[:1])
         outputs[name] = Observed(np.searchsorted(ts, m.t), m.y, _weight(m, sd[name]), step)
     times = {}
-    for name, m in events.items():
+    for name, m in sorted(events.items()):
         weight = _weight(m, sd[name])
         single = weight[0] if weight.size else 1.0 / np.float64(sd[name])
         gaps = np.diff(m.t, prepend=t0)

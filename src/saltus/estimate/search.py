@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .caution import Cautious
+from .doubts import EXACT, doubts
 from .monitor import Monitor
 from .objective import Objective
 from .optimisers import LEAST_SQUARES, Ending, Limits, Unconstrained, sobol, steepest
@@ -21,7 +22,6 @@ from .optimisers import LEAST_SQUARES, Ending, Limits, Unconstrained, sobol, ste
 SEARCHES = ("auto", "local", "horizon", "multistart", "shooting")
 FLAT = 1e-4  # largest cosine between residuals and a column of the Jacobian at a minimum
 STEEP = 1e-3  # largest entry of the gradient there, in units of the loss, for many numbers
-EXACT = 1e-6  # residuals below this part of the data are no noise to be judged
 FINE = 1 / 64  # shortest stage of a horizon
 STAGES = 40  # most of them
 SHORT, LONG = 1e-4, 1e-8  # strength of the leash in a stage, and where all data are seen
@@ -226,38 +226,3 @@ def is_minimum(objective: Objective, u: np.ndarray, name: Any) -> bool:
     length = np.linalg.norm(j, axis=0)
     cosine = np.abs(slope) / np.where(length > 0, length * size, 1.0)
     return bool(np.max(np.where(stopped, 0.0, cosine), initial=0.0) <= FLAT)
-
-
-def doubts(objective: Objective, u: np.ndarray, known: frozenset) -> str:
-    """Why the residuals are no noise: neighbours know of each other, or they are too large."""
-    for name, r, scale in objective.residual_series(u):
-        n = r.size
-        spread = float(np.sqrt(np.mean(r**2))) if n else 0.0
-        if name in known and spread > too_large(n):
-            return f"residuals of {name} are {spread:.3g} times as large as the noise given for it"
-        if n < 8 or spread <= EXACT * scale:
-            continue
-        correlation = float(np.sum(r[1:] * r[:-1]) / np.sum(r**2))
-        if correlation > 0.2 + 2.5 / np.sqrt(n):
-            return f"the residuals of {name} have structure"
-    return _doubtful_events(objective, u, known)
-
-
-def _doubtful_events(objective: Objective, u: np.ndarray, known: frozenset) -> str:
-    """Pairs of events that are too far apart, and events of which most have no partner."""
-    for run, own in zip(objective.runs, objective.matches(u), strict=True):
-        for name, m in own.items():
-            if m.lonely > len(m.pairs):
-                return f"most events {name} have no partner in the data or in the prediction"
-            r = run.events[name].weight[[i for i, _ in m.pairs]] * m.off
-            if objective.how.transform is not None:
-                r = np.asarray(objective.how.transform(r))
-            spread = float(np.sqrt(np.mean(r**2))) if r.size else 0.0
-            if name in known and spread > too_large(r.size):
-                return f"times of {name} are off by {spread:.3g} times the noise given for them"
-    return ""
-
-
-def too_large(n: int) -> float:
-    """How large the root mean square of n weighted residuals is never by chance."""
-    return 1.5 + 5.0 / np.sqrt(2 * max(n, 1))

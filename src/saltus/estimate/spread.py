@@ -85,6 +85,8 @@ def estimated(
                 total[name].append(m.off)
                 times.add(name)
     found = {name: np.concatenate(parts or [np.zeros(0)]) for name, parts in total.items()}
+    if objective.samples() <= setup.free.size and not setup.free.believed:
+        return {n: sd[n] for n in unknown}, dict.fromkeys(unknown, ASSUMED)  # nothing is left over
     share = max(1.0 - setup.free.size / max(sum(r.size for r in found.values()), 1), 0.1)
     least = max(FEW, setup.free.size)
 

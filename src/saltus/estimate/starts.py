@@ -1,20 +1,39 @@
-"""First guesses for an optimiser: drawn where the loss exists, and listed with how each ended."""
+"""First guesses: drawn where the loss exists; how searches from them ended, in words and lists."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..tables import number, table
-from .optimisers import sobol
+from .optimisers import OUT_OF_ITERATIONS, Ending, sobol
 
 DRAWS = 32  # for each start that is wanted, until its loss is finite
 CHOICE = 4  # for each start, among which those that keep the constraints are preferred
 FEASIBLE = 1e-6  # largest violation of a constraint that counts as none, relative above 1
 REASON = 70  # characters of an error in a table
+SHOWN = 3  # parameters of an end in a table
+SAME_LOSS = 1e-6  # losses closer than this are equal, relative above 1
+SAME, NEAR = 1e-4, 1e-2  # ends that are one place; that are one if the loss is no higher between
+MOST_FALLS = 5  # stationary points that are no minima and are left, in one search
+NOTHING_BETTER = "No better point was found in ever smaller boxes around this one"
+AT_A_KINK = (
+    f"{NOTHING_BETTER}: a minimum at a kink, where the sequence of events changes, or an event "
+    "that just does not happen holds it back. Make that a constraint, or try starts=8."
+)
+IT_JUMPS = (
+    f"{NOTHING_BETTER}, and its gradient is not zero: the loss, a constraint or its gradient jumps "
+    "here. Mark a kink with saltus.when, or try starts=8."
+)
+STUCK = (
+    f"{NOTHING_BETTER}, though its gradient is not zero. A loss with errors of its own does that: "
+    "simulate with smaller rtol and atol, or try starts=8."
+)
+STALLED = (AT_A_KINK, IT_JUMPS, STUCK)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +50,26 @@ class Start:
     end: np.ndarray | None = None
 
 
-def listed(starts: list[Start]) -> str:
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """What curvature says of a point."""
+
+    kind: str  # "minimum", "flat", "falls" (not a minimum), "steep" (not stationary), "unknown"
+    lower: np.ndarray | None = None  # a point near it with a smaller loss
+    along: np.ndarray | None = None  # the direction this is about
+    curvature: float = 0.0
+    why: str = ""  # nothing is known; how far it is
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged(Ending):
+    """Where a search ended, what its curvature says, and how many stationary points it left."""
+
+    seen: Look = Look("unknown")
+    left: int = 0
+
+
+def listed(starts: list[Start], names: Sequence[str]) -> str:
     """A table of all starts."""
     rows = []
     for k, s in enumerate(starts):
@@ -39,9 +77,18 @@ def listed(starts: list[Start]) -> str:
         cells = (s.start_loss, s.loss)
         losses = [number(v, 6, True) if np.isfinite(v) else "-" for v in cells]
         off = f"{s.violation:.1e}" if np.isfinite(s.violation) else "-"
-        rows.append([f"{k + 1}", *losses, off, how[:REASON]])
-    head = ["start", "loss there", "loss at its end", "violation", "how it ended"]
-    return table(head, rows, left=(4,))
+        rows.append([f"{k + 1}", *losses, off, how[:REASON], place(s.end, names)])
+    head = ["start", "loss there", "loss at its end", "violation", "how it ended", "its end"]
+    return table(head, rows, left=(4, 5))
+
+
+def place(end: np.ndarray | None, names: Sequence[str]) -> str:
+    """Where a search ended, in short."""
+    if end is None:
+        return "-"
+    shown = [f"{n} = {v:.4g}" for n, v in zip(names, end, strict=True)][:SHOWN]
+    more = [f"and {len(end) - SHOWN} more"] if len(end) > SHOWN else []
+    return ", ".join(shown + more)
 
 
 def first_line(error: BaseException) -> str:
@@ -98,13 +145,107 @@ def counted(rejected: dict[str, int], wanted: int, got: int) -> str:
     return text
 
 
-def tally(starts: list[Start], best: float) -> str:
-    """How the starts ended, beside the best of them, in words."""
-    ends = [s.loss for s in starts if s.result == "converged" and s.violation <= FEASIBLE]
-    same = sum(abs(v - best) <= 1e-6 * max(1.0, abs(best)) for v in ends)
-    parts = [f"{same} ended here"] if same else []
-    if len(ends) > same:
-        parts.append(f"{len(ends) - same} in a higher one")
+def tally(starts: list[Start], best: Start, scale: np.ndarray, between: Callable) -> str:
+    """How the starts ended, beside the best of them, in words; places count, not only losses.
+
+    `between(a, b)` is the loss halfway; `scale` is what a distance is large or small against.
+    """
+    ends = [s for s in starts if s.result == "converged" and s.violation <= FEASIBLE]
+    level = best.loss + SAME_LOSS * max(1.0, abs(best.loss))
+    low, higher = [s for s in ends if s.loss <= level], sum(s.loss > level for s in ends)
+    places = [best]
+    found: collections.Counter[int] = collections.Counter()
+    for s in low:
+        known = [k for k, q in enumerate(places) if _one_place(s, q, scale, between, level)]
+        found[known[0] if known else len(places)] += 1
+        places += [] if known else [s]
+    away = sum(found.values()) - found[0]
+    parts = [f"{found[0]} ended here"] if found[0] else []
+    if away:
+        where = "another place" if len(places) == 2 else f"{len(places) - 1} other places"
+        parts.append(f"{away} at {where} with the same loss")
+    if higher:
+        parts.append(f"{higher} in a higher one")
     others = collections.Counter(s.result for s in starts if s.result != "converged")
     parts += [f"{n} {name.replace('_', ' ')}" for name, n in others.items()]
     return ", ".join(parts)
+
+
+def _one_place(a: Start, b: Start, scale: np.ndarray, between: Callable, level: float) -> bool:
+    """Whether two ends are the same place, up to what an optimiser leaves."""
+    one, other = np.asarray(a.end), np.asarray(b.end)
+    size = np.maximum(scale, np.maximum(np.abs(one), np.abs(other)))
+    far = float(np.max(np.abs(one - other) / np.where(size > 0, size, 1.0), initial=0.0))
+    return far <= SAME or (far <= NEAR and between(one, other) <= level)
+
+
+def verdict(problem: Any, ending: Judged, first: float) -> tuple[str, str]:
+    """How a search ended, and in words."""
+    u, message = ending.u, ending.message.rstrip(".")
+    if problem.violation(u) > FEASIBLE and ending.message == OUT_OF_ITERATIONS:
+        return "out_of_iterations", (
+            "The iterations ran out before all constraints were satisfied: "
+            f"{problem.worst(u)}. Raise max_iterations."
+        )
+    if problem.violation(u) > FEASIBLE:
+        return "infeasible", (
+            f"No point was found that satisfies all constraints: {problem.worst(u)} where the "
+            "violation is least."
+        )
+    if not ending.satisfied and problem.value(u) < -1e9 * max(1.0, abs(first)):
+        return "failed", "The loss falls without end: it has no lower bound. Give bounds."
+    if ending.message in STALLED:
+        return "stalled", ending.message
+    if not ending.satisfied:
+        return "out_of_iterations", _unfinished(problem, ending)
+    seen, along = ending.seen, _along(problem, ending.seen.along)
+    if seen.kind == "falls":
+        return "stationary", (
+            f"Stationary, but not a minimum: the loss curves downwards along {along} (second "
+            f"derivative {seen.curvature:.2g}), and no lower point was found near. Try another "
+            "first guess, or starts=8."
+        )
+    if seen.kind == "minimum":
+        return "converged", f"A local minimum{seen.why} ({message})."
+    if seen.kind == "flat":
+        return "converged", (
+            f"A local minimum or a flat place: the loss hardly changes along {along} ({message})."
+        )
+    return "converged", f"Stationary ({message}). Whether it is a minimum is not known: {seen.why}."
+
+
+def _unfinished(problem: Any, ending: Judged) -> str:
+    """What to know of a search that did not come to its end."""
+    if ending.left > MOST_FALLS:
+        return (
+            f"It left {ending.left} stationary points that are no minima, each for a lower point; "
+            "this is the last. Go on from here, or try another first guess."
+        )
+    _, slope = problem.gradient(ending.u)
+    steep = float(np.max(np.abs(slope), initial=0.0))
+    return (
+        f"The iterations ran out before the search came to its end; the largest entry of the "
+        f"gradient is {steep:.2g}. Raise max_iterations."
+    )
+
+
+def _along(problem: Any, direction: np.ndarray | None) -> str:
+    """The parameters that a direction is mostly made of."""
+    if direction is None:
+        return ""
+    size = np.abs(direction)
+    order = [int(k) for k in np.argsort(-size) if size[k] >= 0.3 * np.max(size)]
+    names = [problem.free.names[k] for k in order[:3]]
+    return ", ".join(names) + (" and others" if len(order) > 3 else "")
+
+
+def on_the_way(ending: Judged) -> str:
+    """What was left on the way, in words."""
+    if not ending.left or ending.left > MOST_FALLS:
+        return ""
+    what = (
+        "A stationary point that is no minimum was"
+        if ending.left == 1
+        else (f"{ending.left} stationary points that are no minima were")
+    )
+    return f"{what} left for a lower one on the way."

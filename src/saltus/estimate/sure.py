@@ -78,11 +78,11 @@ def certainty(
     )  # fmt: skip
 
 
-def undetermined(free: Free, values: np.ndarray, known: Certainty) -> list[str]:
-    """Numbers of which one standard deviation is as large as they are, or as their unit is."""
-    if known.why:
-        return []
-    size = np.maximum(np.abs(values), free.units())
+def undetermined(free: Free, values: np.ndarray, known: Certainty, blind: bool) -> list[str]:
+    """Numbers of which one standard deviation is as large as they are, or as their unit is.
+
+    Where nothing is known of the noise (`blind`): those that no data could determine."""
+    size = np.inf if blind else np.maximum(np.abs(values), free.units())
     lost = ~(known.sd < size) & ~np.asarray(known.at_bound, bool)
     return [name for name, yes in zip(free.names, lost, strict=True) if yes]
 

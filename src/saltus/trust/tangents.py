@@ -16,6 +16,7 @@ from ..projection import along, condition
 from ..readout import Tape
 from ..solution import Solution
 
+CANCELLED = 1e-5  # of terms that may cancel
 FORGOTTEN = 0.1  # tangents that have decayed to less at the end need digits of this part only
 LARGE = 64  # algebraic numbers beyond which their equations are not looked at row by row
 
@@ -131,7 +132,8 @@ def growth(sol: Solution) -> Growth:
         for k, v, s in zip(keys, ends, [jnp.ones(()), *sizes], strict=False)
     ]
     moves = jnp.any(rows[0] != 0, axis=0)
-    dot = _dot(run, p, s0, columns[2], seeds, [v[2] for v in ends])
+    values = still([sol.tape.end.tau, *sol.tape.end.w])
+    dot = _dot(run, p, s0, columns[2], seeds, [v[2] for v in ends], values)
     finer = _finer(sol, jax.tree.map(lambda v: v[1:], wide))
     compared = jax.tree.map(lambda v: v[1:], (rows, ends))
     shift = jnp.max(jax.vmap(lambda *v: _shift(sol, *v))(*_lanes(finer, slice(2)), *compared))
@@ -214,13 +216,21 @@ def sizes_at_end(sol: Solution) -> list:
     return _scales(sol, still(sol.tape.end.w[: sol.spec.model.nx]))
 
 
-def _dot(run: Any, p: Leaves, s0: Leaves, column: tuple, seeds: list, ends: list) -> Any:
-    """`<w, J v>` against `<J^T w, v>`."""
+def _dot(
+    run: Any, p: Leaves, s0: Leaves, column: tuple, seeds: list, ends: list, values: list
+) -> Any:
+    """`<w, J v>` against `<J^T w, v>`.
+
+    Where the influence of a parameter cancels out, rounding is left of terms as large as the
+    weights times the values: these count with a part that keeps it below what is reported."""
     dp, ds = jax.vjp(lambda p, s: run(p, s)[1], p, s0)[1](seeds)
     forward = [w * v for w, v in zip(seeds, ends, strict=True)]
     backward = [w * v for w, v in zip((*dp, *ds), (*column[0], *column[1]), strict=True)]
     off = sum(jnp.sum(v) for v in forward) - sum(jnp.sum(v) for v in backward)
-    size = sum(jnp.sum(jnp.abs(v)) for v in forward)
+    size = sum(jnp.sum(jnp.abs(v)) for v in (*forward, *backward))
+    size += CANCELLED * sum(
+        jnp.sum(jnp.abs(w * v)) for w, v in zip(seeds, values, strict=False) if v.size
+    )
     return jnp.abs(off) / jnp.maximum(size, 1e-300)
 
 

@@ -1,0 +1,113 @@
+"""Whether what a fit leaves over looks like noise, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .objective import Objective, Residuals
+
+EXACT = 1e-6  # residuals below this part of the data are no noise to be judged
+FEW = 8  # residuals that show no structure
+MANY = 200  # residuals whose ratio has the distribution of the limit
+SHUFFLES = 4000  # other orders of few residuals
+CHANCE = 0.002  # of these may be as smooth
+SURE = 3.0  # standard deviations by which a test of noise has to fail
+WEAK_CORRELATION = 0.2  # between neighbours, that a good model of much data may leave
+FAR_OUT = 6.0  # standard deviations from zero, of a residual that is no noise
+
+
+def doubts(objective: Objective, u: np.ndarray, known: frozenset) -> str:
+    """Why the residuals are no noise, in words; empty where they may be."""
+    series = objective.residual_series(u)
+    for s in series:
+        size = _size(s.values)
+        if s.name in known and size > too_large(s.values.size):
+            return f"residuals of {s.name} are {size:.3g} times as large as the noise given for it"
+        if size <= EXACT * s.scale:
+            continue
+        if objective.how.transform is None and (far := _far_out(s)):
+            return far
+        if _has_structure(s.values):
+            return f"the residuals of {s.name} have structure"
+    return _uneven(series) or _doubtful_events(objective, u, known)
+
+
+def _size(r: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(r**2))) if r.size else 0.0
+
+
+def _has_structure(r: np.ndarray) -> bool:
+    """Whether neighbours know of each other: von Neumann's ratio and the first autocorrelation.
+
+    Few residuals are compared with themselves in other orders and with other signs, which would be
+    as likely if they were noise; of many the ratio is 2, with variance 4 (n - 2) / (n^2 - 1)."""
+    n, total = r.size, float(np.sum(r**2))
+    if n < FEW or float(np.sum(r[1:] * r[:-1])) <= WEAK_CORRELATION * total:
+        return False
+    ratio = float(np.sum(np.diff(r) ** 2)) / total
+    if n > MANY:
+        return ratio < 2.0 - SURE * 2.0 * np.sqrt((n - 2) / (n**2 - 1))
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1.0, 1.0], (SHUFFLES, n))
+    others = signs * rng.permuted(np.tile(r, (SHUFFLES, 1)), axis=1)
+    smoother = np.sum(np.diff(others, axis=1) ** 2, axis=1) <= ratio * total
+    return bool(np.mean(smoother) < CHANCE)
+
+
+def _far_out(s: Residuals) -> str:
+    """The residual that is much larger than the others are, if there is one."""
+    if s.values.size < FEW:
+        return ""
+    typical = 1.4826 * float(np.median(np.abs(s.values)))  # the deviation of normal noise
+    worst = int(np.argmax(np.abs(s.values)))
+    # the median of few values is uncertain, and may be small by chance
+    limit = FAR_OUT * (1.0 + 5.0 / np.sqrt(s.values.size)) * typical
+    if not np.abs(s.values[worst]) > max(limit, EXACT * s.scale):
+        return ""
+    many = int(np.sum(np.abs(s.values) > limit))
+    others = "" if many == 1 else f", and {many - 1} more like it"
+    return (
+        f"the residual of {s.name} at t = {s.t[worst]:.6g} is "
+        f"{abs(s.values[worst]) / max(typical, 1e-300):.3g} times as large as most are{others} (a "
+        'wrong sample? likelihood="student" gives such less weight)'
+    )
+
+
+def _uneven(series: Sequence[Residuals]) -> str:
+    """An output that fits much worse in one experiment than in all others."""
+    for s in series:
+        rest = [o.values for o in series if o.name == s.name and o is not s]
+        other = np.concatenate(rest or [np.zeros(0)])
+        if min(s.values.size, other.size) < FEW or _size(s.values) <= EXACT * s.scale:
+            continue
+        # the logarithm of a variance of n values has the variance 2 / n
+        deviation = np.sqrt(0.5 / s.values.size + 0.5 / other.size)
+        larger = _size(s.values) / max(_size(other), 1e-300)
+        if np.log(larger) > np.log(1.5) + (SURE + 1) * deviation:
+            return (
+                f"the residuals of {s.name} are {larger:.3g} times as large in experiment "
+                f"{s.experiment} as in the others"
+            )
+    return ""
+
+
+def _doubtful_events(objective: Objective, u: np.ndarray, known: frozenset) -> str:
+    """Pairs of events that are too far apart, and events of which most have no partner."""
+    for run, own in zip(objective.runs, objective.matches(u), strict=True):
+        for name, m in own.items():
+            if m.lonely > len(m.pairs):
+                return f"most events {name} have no partner in the data or in the prediction"
+            r = run.events[name].weight[[i for i, _ in m.pairs]] * m.off
+            if objective.how.transform is not None:
+                r = np.asarray(objective.how.transform(r))
+            spread = _size(r)
+            if name in known and spread > too_large(r.size):
+                return f"times of {name} are off by {spread:.3g} times the noise given for them"
+    return ""
+
+
+def too_large(n: int) -> float:
+    """How large the root mean square of n weighted residuals is never by chance."""
+    return 1.5 + 5.0 / np.sqrt(2 * max(n, 1))
