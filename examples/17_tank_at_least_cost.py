@@ -82,7 +82,7 @@ best = saltus.minimise(
     bounds={"set": (20.0, 65.0)},
     subject_to={name: (50.0, None) for name in ("morning", "evening", "midnight")},
     optimiser="slsqp",
-    max_iterations=60,
+    max_iterations=500,
 )
 sol = best.extras["sol"]
 print(best)
