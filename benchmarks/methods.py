@@ -17,8 +17,18 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
 import saltus  # noqa: E402
-from saltus import Event, HybridSystem, Instant, Tsit5  # noqa: E402
-from saltus.compare import judged, measured, seconds_of, ways_of  # noqa: E402
+from saltus import (  # noqa: E402
+    Event,
+    HybridSystem,
+    Instant,
+    Tsit5,
+)
+from saltus.trust.comparison import (  # noqa: E402
+    judged,
+    measured,
+    seconds_of,
+    ways_of,
+)
 
 METHOD = Tsit5(rtol=1e-8, atol=1e-8)
 

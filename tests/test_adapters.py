@@ -7,7 +7,7 @@ import pytest
 
 import saltus
 from saltus import Event, Exit, HybridSystem, Instant, Mode, TimeEvent, automaton, every, solve
-from saltus.mass import Split
+from saltus.system.mass_matrices import Split
 
 TIGHT = saltus.Radau5(rtol=1e-10, atol=1e-10)
 EXPLICIT = saltus.Tsit5(rtol=1e-11, atol=1e-11)

@@ -7,9 +7,9 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, TimeEvent, Tsit5, solve
-from saltus.methods.base import Goal
-from saltus.methods.tangent import plain
-from saltus.model import At, Par
+from saltus.methods.method import Goal
+from saltus.methods.tangent_error import plain
+from saltus.model.model import At, Par
 
 T = 10.0
 METHODS = {

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from saltus.estimate.caution import BEYOND, SMALL, Cautious, leave
 from saltus.estimate.monitor import Monitor
 from saltus.estimate.optimisers import Limits, Unconstrained, l_bfgs_b, least_squares
-from saltus.trust.quick import TRUSTED, UNTRUSTED
+from saltus.estimate.step_limits import BEYOND, SMALL, Cautious, leave
+from saltus.trust.verdict import TRUSTED, UNTRUSTED
 
 
 class Steps(Unconstrained):

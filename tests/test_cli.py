@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from saltus import cli, demo
+from saltus import cli
+from saltus.cli import demo
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from mechanisms import LENGTHS, ends, five_bar_outputs, five_bar_truth
 from problems import PROBLEMS, data, problem
 from saltus import Event, HybridSystem, Instant, Radau5, Tsit5, continuous, solve
 from saltus.continuous import Continuous
-from saltus.ways import asking
+from saltus.solver.context import asking
 
 GRADIENT = 1e-6
 TSIT, RADAU = Tsit5(rtol=1e-10, atol=1e-10), Radau5(rtol=1e-10, atol=1e-10)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from saltus import Fixed, HybridSystem, Instant, Radau5, Result, Rodas5P, Tsit5, solve
-from saltus.consistent import COLLAPSE, _few_pivots, _pivots
-from saltus.results import ConstraintError
+from saltus.base.results import ConstraintError
+from saltus.model.impasse import COLLAPSE, _few_pivots, _pivots
 
 # z^2 = v with v' = -p z has z = 1 - p t / 2: nothing grows, and g_z = 2 z is zero at t = 2 / p.
 # From there z = 0 goes on as well as z < 0.

@@ -8,18 +8,8 @@ from scipy.special import ellipk
 
 import saltus
 from pendulums import pendulum_constraint, pendulum_flow, pendulum_start
-from saltus import (
-    Event,
-    Exit,
-    HybridSystem,
-    Instant,
-    Mode,
-    Ramps,
-    equilibrium,
-    linearise,
-    orbit,
-)
-from saltus.dynamics import NotFound
+from saltus import Event, Exit, HybridSystem, Instant, Mode, Ramps, equilibrium, linearise, orbit
+from saltus.analysis import NotFound
 
 # -- a ball that is kicked at every bounce: v+ = k - e v-, so that v = k / (1 - e) returns --------
 

@@ -655,7 +655,7 @@ def test_an_experiment_may_bring_its_own_input():
 
 @pytest.mark.slow
 def test_multiple_shooting_works_for_modes():
-    from saltus import demo
+    from saltus.cli import demo
 
     data, d = demo.measurements()
     model = demo.scenario({**demo.GUESS, **demo._disturbance(d)})

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import saltus
-from saltus.estimate.choosing import choose
 from saltus.estimate.data import event_times, experiments, series
-from saltus.estimate.matching import match
+from saltus.estimate.event_matching import match
 from saltus.estimate.noise import Student
 from saltus.estimate.parameters import LogNormal, Normal
 from saltus.estimate.search import is_minimum
-from saltus.estimate.sure import inverse, weak_directions
+from saltus.estimate.selection import choose
+from saltus.estimate.uncertainty import inverse, weak_directions
 from saltus.io.data_files import read_csv, split
 
 P = {"k": 2.0, "arm": {"c": 0.5, "w": jnp.array([1.0, 2.0, 3.0])}, "n": 3}

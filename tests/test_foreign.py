@@ -10,7 +10,16 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, solve
-from saltus.foreign import ARGUMENTS, ATTRIBUTES, FIT, LOG, METHODS, OPTIMISERS, PACKAGE, plain
+from saltus.base.foreign_names import (
+    ARGUMENTS,
+    ATTRIBUTES,
+    FIT,
+    LOG,
+    METHODS,
+    OPTIMISERS,
+    PACKAGE,
+    plain,
+)
 
 DECAY = HybridSystem(lambda now, p: {"h": -p * now.x["h"]}, units={"t": "s", "h": "m"})
 START = Instant(t=0.0, x={"h": 1.0})

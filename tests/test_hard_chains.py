@@ -18,7 +18,7 @@ from saltus import (
     every,
     solve,
 )
-from saltus.results import EventError
+from saltus.base.results import EventError
 
 G = 9.81
 TIGHT = saltus.Tsit5(rtol=1e-10, atol=1e-10)

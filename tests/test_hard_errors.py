@@ -14,7 +14,7 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, Mode, Result, SolveError, automaton, solve
-from saltus.results import (
+from saltus.base.results import (
     KINDS,
     ConstraintError,
     EventError,

@@ -23,7 +23,7 @@ from saltus import (
     Tsit5,
     solve,
 )
-from saltus.results import ConstraintError, NonFiniteError
+from saltus.base.results import ConstraintError, NonFiniteError
 
 METHODS = [Tsit5, Dopri5, Dopri8, Radau5, Rodas5P]
 

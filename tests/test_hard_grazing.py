@@ -11,16 +11,16 @@ import pytest
 
 from problems import ceiling, data
 from saltus import (
-    Dopri8,
-    Event,
-    HybridSystem,
-    Instant,
-    Radau5,
-    Result,
-    Rodas5P,
-    Tsit5,
-    solve,
-)  # fmt: skip
+    Dopri8,  # fmt: skip
+    Event,  # fmt: skip
+    HybridSystem,  # fmt: skip
+    Instant,  # fmt: skip
+    Radau5,  # fmt: skip
+    Result,  # fmt: skip
+    Rodas5P,  # fmt: skip
+    Tsit5,  # fmt: skip
+    solve,  # fmt: skip
+)
 
 TOL = 1e-9
 METHOD = Tsit5(rtol=TOL, atol=TOL)

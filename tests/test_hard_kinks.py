@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from saltus import Event, Exit, HybridSystem, Instant, Mode, Tsit5, automaton, solve, when
-from saltus.kinks import crossed, hidden_kinks
+from saltus.trust.hidden_kinks import crossed, hidden_kinks
 
 METHOD = Tsit5(rtol=1e-8, atol=1e-8)
 TABLE = np.array([-0.4, 0.35, 0.9]), np.array([0.0, 1.0, 0.5])

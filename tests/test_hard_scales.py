@@ -7,7 +7,7 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, Tsit5, solve
-from saltus.record import action_of, is_reset
+from saltus.simulate.record import action_of, is_reset
 
 G = 9.81
 BALL = HybridSystem(

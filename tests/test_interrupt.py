@@ -12,9 +12,10 @@ import pytest
 
 import saltus
 from fits import NOISE, scenario, table
-from saltus import Fixed, HybridSystem, Instant, Result, SolveError, Tsit5, passes, solve
+from saltus import Fixed, HybridSystem, Instant, Result, SolveError, Tsit5, solve
+from saltus.base import resumable
+from saltus.base.results import SolveInterrupted
 from saltus.estimate import monitor, objective
-from saltus.results import SolveInterrupted
 
 
 def slow_flow(now, p):
@@ -111,7 +112,7 @@ def test_a_handler_that_raises_nothing_does_not_end_the_solve(ctrl_c):
 
 
 def test_pressed_twice_ctrl_c_does_not_wait():
-    with pytest.raises(KeyboardInterrupt), passes.Passes({}, ()):
+    with pytest.raises(KeyboardInterrupt), resumable.Passes({}, ()):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("not reached")
@@ -131,10 +132,10 @@ def test_many_short_passes_compute_what_one_does_and_compile_nothing(compilation
     start = Instant(t=0.0, x={"x": 1.0, "v": 0.0})
     once = solve(system, start, 2.0, 20.0)
     again = solve(system, start, 2.0, 20.0)
-    monkeypatch.setattr(passes, "PASS", 1e-9)  # one iteration each
-    calls, timed = [], passes.Program.timed
+    monkeypatch.setattr(resumable, "PASS", 1e-9)  # one iteration each
+    calls, timed = [], resumable.Program.timed
     monkeypatch.setattr(
-        passes.Program, "timed", lambda *args: (calls.append(args[1]), timed(*args))[1]
+        resumable.Program, "timed", lambda *args: (calls.append(args[1]), timed(*args))[1]
     )
     assert compilations.during(lambda: solve(system, start, 2.0, 20.0)) == 0
     assert calls == [1] * int(once.stats.steps + 1)  # and the arrival at the end
@@ -145,9 +146,9 @@ def test_many_short_passes_compute_what_one_does_and_compile_nothing(compilation
 
 def test_an_ordinary_solve_takes_one_pass(monkeypatch):
     run(t1=3 * H)
-    calls, timed = [], passes.Program.timed
+    calls, timed = [], resumable.Program.timed
     monkeypatch.setattr(
-        passes.Program, "timed", lambda *args: (calls.append(args[1]), timed(*args))[1]
+        resumable.Program, "timed", lambda *args: (calls.append(args[1]), timed(*args))[1]
     )
     system = HybridSystem(lambda now, p: -p * now.x)
     for _ in range(3):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from saltus import jax_names
+from saltus.base import jax_names
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import saltus
-from saltus import demo
+from saltus.cli import demo
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import fit_problems

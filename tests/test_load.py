@@ -21,10 +21,10 @@ from saltus import (
     Result,
     TimeEvent,
     Tsit5,
-    checkpoints,
     every,
     solve,
 )
+from saltus.solver import checkpointed
 
 # -- checkpoints --------------------------------------------------------------------------------
 BALL = HybridSystem(
@@ -153,7 +153,7 @@ def test_a_piece_that_comes_out_otherwise_is_mended_or_has_no_derivative(
     monkeypatch, pieces, change, same
 ):
     """Step sizes that differ by what rounding does to an error estimate; or another event."""
-    again = checkpoints.again
+    again = checkpointed.again
 
     def otherwise(cut, start, *rest):
         carry = start.carry._replace(h=start.carry.h * (1 + change))
@@ -165,7 +165,7 @@ def test_a_piece_that_comes_out_otherwise_is_mended_or_has_no_derivative(
     start, method = Instant(t=0.0, x={"x": 2.0, "v": 0.0}), Tsit5(rtol=1e-9, atol=1e-9)
     end = lambda p, n: solve(OSCILLATOR, start, p, 9.0, method=method, checkpoints=n).final.x["x"]
     whole = jax.grad(end)(MU, None)
-    monkeypatch.setattr(checkpoints, "again", otherwise)
+    monkeypatch.setattr(checkpointed, "again", otherwise)
     cut = jax.grad(end)(MU, pieces)
     if same:
         close(whole, cut, 1e-12)

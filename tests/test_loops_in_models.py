@@ -7,7 +7,7 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, Radau5, Rodas5P, Tsit5, solve
-from saltus.jax_names import scan_sizes
+from saltus.base.jax_names import scan_sizes
 
 
 def thrice(fn, x):

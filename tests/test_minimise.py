@@ -205,16 +205,16 @@ def test_what_cannot_be_satisfied_is_called_infeasible():
 
 
 def test_stopping_by_hand_returns_the_best_point():
-    from saltus.estimate import optimise
+    from saltus.estimate import minimisation
 
-    class Impatient(optimise.Monitor):
+    class Impatient(minimisation.Monitor):
         def iteration(self, *args):
             super().iteration(*args)
             if len(self.history) == 3:
                 raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimise, "Monitor", Impatient)
+        patch.setattr(minimisation, "Monitor", Impatient)
         best = saltus.minimise(lambda p: (p["a"] - 3.0) ** 4, {"a": 0.0})
     assert best.result == "interrupted"
     assert best.loss < 81.0

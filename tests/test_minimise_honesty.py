@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import saltus
-from saltus.estimate import between, optimise
+from saltus.estimate import curvature, minimisation
 
 rosenbrock = lambda p: 100.0 * (p["y"] - p["x"] ** 2) ** 2 + (1 - p["x"]) ** 2
 saddle = lambda p: p["x"] ** 2 - p["y"] ** 2 + p["y"] ** 4
@@ -99,7 +99,7 @@ def test_a_loss_without_second_derivatives_is_looked_at_by_differences():
 
 
 def test_what_falls_but_cannot_be_left_is_called_stationary(monkeypatch):
-    monkeypatch.setattr(between, "STEPS", (1e-9,))  # too short to see anything
+    monkeypatch.setattr(curvature, "STEPS", (1e-9,))  # too short to see anything
     best = saltus.minimise(lambda p: jnp.cos(p["x"]) + p["y"] ** 2, {"x": 0.0, "y": 1.0})
     assert best.result == "stationary"
     assert not best.ok
@@ -109,7 +109,7 @@ def test_what_falls_but_cannot_be_left_is_called_stationary(monkeypatch):
 
 
 def test_what_could_not_be_looked_at_is_not_called_a_minimum(monkeypatch):
-    monkeypatch.setattr(between, "curvature", lambda *args: None)
+    monkeypatch.setattr(curvature, "curvature", lambda *args: None)
     best = saltus.minimise(lambda p: p["x"] ** 2, {"x": 1.0})
     assert best.kind == "unknown"
     assert repr(best).startswith("Stationary point: converged. Stationary (")
@@ -134,13 +134,13 @@ def test_a_flat_place_is_called_so_and_a_flat_minimum_is_one():
 def test_a_hessian_is_compiled_only_where_there_is_a_doubt(loss, programs):
     made = []
 
-    class Watched(optimise.Problem):
+    class Watched(minimisation.Problem):
         def __init__(self, *args):
             super().__init__(*args)
             made.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimise, "Problem", Watched)
+        patch.setattr(minimisation, "Problem", Watched)
         best = saltus.minimise(loss, {"x": -1.2, "y": 1.0})
     assert best.ok
     (problem,) = made

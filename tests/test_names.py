@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 import saltus
-from saltus.names import (
+from saltus.base.names import (
     UnknownName,
     WrongValue,
     leaf_names,
     number_names,
-    override,
-    parse_value,
-    scenario_names,
     value_of,
     with_values,
 )
+from saltus.cli.options import parse_value
+from saltus.solver.scenario import override, scenario_names
 
 TREE = {
     "k": 1.0,

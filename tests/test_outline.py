@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from saltus.trust.outline import along, edges, outline, value_at
+from saltus.trust.guard_outline import along, edges, outline, value_at
 
 ROUNDING = 1e-30
 

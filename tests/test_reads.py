@@ -20,7 +20,7 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, solve
-from saltus.reads import MOST, Reads, current
+from saltus.base.captured_values import MOST, Reads, current
 
 K = 1.0
 ARRAY = np.array([1.0, 5.0])

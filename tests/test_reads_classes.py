@@ -13,7 +13,7 @@ from jax.lax import cond as choose
 from jax.lax import while_loop as go_on
 
 from saltus import HybridSystem, Instant, solve
-from saltus.reads import current
+from saltus.base.captured_values import current
 
 
 class Settings(collections.UserDict):

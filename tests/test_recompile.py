@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import saltus
-from saltus import Event, HybridSystem, Instant, passes, simulate, solve
-from saltus.build import build
-from saltus.parts import dismantle
+from saltus import Event, HybridSystem, Instant, solve
+from saltus.base import resumable
+from saltus.model.builder import build
+from saltus.model.start_leaves import dismantle
+from saltus.simulate import primitive
 
 
 def make_ball(e):
@@ -161,10 +163,10 @@ def test_a_longer_solve_takes_no_other_programs_than_a_long_one(compilations):
 @pytest.fixture
 def short_reels(monkeypatch):
     """Reels of 64 rows, also the later ones."""
-    simulate._work.cache_clear()
-    monkeypatch.setattr(passes, "LONG", 64)
+    primitive._work.cache_clear()
+    monkeypatch.setattr(resumable, "LONG", 64)
     yield
-    simulate._work.cache_clear()
+    primitive._work.cache_clear()
 
 
 @pytest.mark.parametrize("steps", [62, 63, 64, 127, 128, 300])

@@ -13,9 +13,18 @@ import numpy as np
 import pytest
 
 import saltus
-from saltus.extras import MissingExtra
-from saltus.report import again, certain, courses, figures, markup, sections, timeline, write
-from saltus.results import Result, SolveError
+from saltus.base.extras import MissingExtra
+from saltus.base.results import Result, SolveError
+from saltus.estimate.report import (
+    event_figure,
+    figures,
+    fit_figure,
+    markup,
+    reproduction,
+    sections,
+    uncertainty_figure,
+    write,
+)
 
 pytest.importorskip("matplotlib").use("agg")
 
@@ -227,7 +236,7 @@ def test_the_call_can_be_read_by_python(fit):
     class Stand:
         fit = staticmethod(lambda model, data, **options: given.update(options))
 
-    text = again.call(fit).replace("import saltus", "")
+    text = reproduction.call(fit).replace("import saltus", "")
     exec(text, {"saltus": Stand, "model": None, "data": None})
     assert given == {"free": fit.names, "noise": {"h": 0.02}}
 
@@ -241,7 +250,7 @@ def test_names_mean_nothing_to_the_browser(fit):
     pictures = dict.fromkeys(PICTURES, picture)
     made = "".join([
         sections.estimates(odd, pictures), sections.identified(odd, pictures), sections.weak(odd),
-        sections.search(odd, pictures), again.again(odd), markup.text(odd.message),
+        sections.search(odd, pictures), reproduction.again(odd), markup.text(odd.message),
     ])  # fmt: skip
     assert "<b" not in made.replace("<body", "") and "<script" not in made
     assert "&lt;b onclick=&quot;x&quot;&gt;" in made and "a &amp; $b$" in made
@@ -275,7 +284,7 @@ def test_a_number_at_its_bound_is_marked(fit):
 
 def test_of_many_numbers_only_some_are_shown(fit):
     many = like(fit, 200)
-    assert not courses.has_bands(many)
+    assert not fit_figure.has_bands(many)
     assert figures.parameter_intervals(many) is None  # none of them has an interval
     made = sections.estimates(many, {})
     assert len(cells(made)) == 40 and "160 more" in made
@@ -289,16 +298,16 @@ def test_of_many_numbers_only_some_are_shown(fit):
 def test_correlations_of_undetermined_numbers_are_left_open(fit):
     certainty = dataclasses.replace(fit.certainty, sd=np.array([np.inf, 0.1]))
     some = dataclasses.replace(fit, certainty=certainty)
-    assert np.isnan(certain.correlations(some)).tolist() == [[True, True], [True, False]]
+    assert np.isnan(uncertainty_figure.correlations(some)).tolist() == [[True, True], [True, False]]
 
 
 def test_a_first_guess_that_cannot_be_simulated_is_left_out(fit, monkeypatch):
-    monkeypatch.setattr(courses, "BANDS", 0)
+    monkeypatch.setattr(fit_figure, "BANDS", 0)
     lone = without_simulations(fit, first_only=True)
     figure = figures.data_and_fit(lone)
     assert labels(figure) == ["data", "fit", "bounce (fit)"]
     close(figure)
-    ((kind,),) = timeline.timelines(lone).values()
+    ((kind,),) = event_figure.timelines(lone).values()
     assert kind.guessed is None and [lane[0] for lane in kind.lanes()] == ["fit"]
     close(figures.event_timeline(lone))
 
@@ -328,7 +337,7 @@ def test_pictures_of_an_earlier_report_do_not_stay(fit, tmp_path, monkeypatch):
 
 
 def test_partners_are_connected_and_lonely_events_ringed():
-    kind = timeline.Kind("hit", np.array([1.0, 2.0]), np.array([1.1, 3.0]), None, [(0, 0)])
+    kind = event_figure.Kind("hit", np.array([1.0, 2.0]), np.array([1.1, 3.0]), None, [(0, 0)])
     observed, fitted = kind.alone()
     assert observed.tolist() == [2.0] and fitted.tolist() == [3.0]
     assert kind.off() == pytest.approx([0.1])

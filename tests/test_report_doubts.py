@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from saltus.estimate.fitted import Fit
-from saltus.report import progress, trust
+from saltus.estimate.report import certificates, loss_figure
+from saltus.estimate.result import Fit
 from saltus.trust import REASONS
 
 pytest.importorskip("matplotlib").use("agg")
@@ -35,22 +35,22 @@ def test_reasons_along_the_search_are_told_with_their_iterations():
     doubts[9] = (18, {FAILED: "UNTRUSTED"})
     doubts[20] = (40, {GRAZES: "UNTRUSTED", SAVED: "DEGRADED"})
     doubts[21] = (42, {GRAZES: "DEGRADED"})
-    words = trust._along(search(88, doubts=doubts))
+    words = certificates._along(search(88, doubts=doubts))
     assert words.startswith(
         "<p>Along the search 40 of 88 iterations were looked at: 30 TRUSTED, 8 DEGRADED, "
         "2 UNTRUSTED. Why:</p>"
     )
     assert re.findall("<li>(.*)</li>", words) == [
-        f"The solve failed: UNTRUSTED at iteration 18.{trust.PARTS}",
+        f"The solve failed: UNTRUSTED at iteration 18.{certificates.PARTS}",
         "An event is almost grazing: UNTRUSTED at iteration 40; DEGRADED at iteration 42.",
         "An event at a saved time: DEGRADED at 8 iterations (0, 2, 4, ...).",
     ]
 
 
 def test_a_search_without_doubts_says_how_much_of_it_was_looked_at():
-    words = trust._along(search(3, doubts=[(0, {}), (2, {})]))
+    words = certificates._along(search(3, doubts=[(0, {}), (2, {})]))
     assert "2 of 3 iterations were looked at: every gradient is TRUSTED." in words
-    assert trust._along(search(0, doubts=[])) == ""
+    assert certificates._along(search(0, doubts=[])) == ""
 
 
 def test_reasons_are_those_of_the_certificates(monkeypatch):
@@ -62,7 +62,7 @@ def test_reasons_are_those_of_the_certificates(monkeypatch):
         return types.SimpleNamespace(levels=levels)
 
     runs = [{GRAZES: 1, SAVED: 2}, {GRAZES: 2}], [{FAILED: 2, SAVED: 2}, {GRAZES: 1}], [{}, {}]
-    monkeypatch.setattr("saltus.estimate.fitted.certificate", certified)
+    monkeypatch.setattr("saltus.estimate.result.certificate", certified)
     target = types.SimpleNamespace(solutions=lambda u: runs[int(u)])
     fit = search(3, _path=[0, 1, 2], _objective=target)
     assert fit.doubts == [
@@ -77,8 +77,8 @@ def test_doubtful_iterations_are_marked_and_named_where_they_hide_nothing():
     doubts = [(k, {SAVED: "DEGRADED"} if k == 4 else {}) for k in range(10)]
     doubts[9] = (9, {GRAZES: "UNTRUSTED"})  # under the lowest point of the curve
     fit = search(10, doubts=doubts)
-    assert "10 of 10 were looked at" in progress.caption(fit)
-    figure = progress.loss_history(fit)
+    assert "10 of 10 were looked at" in loss_figure.caption(fit)
+    figure = loss_figure.loss_history(fit)
     figure.draw_without_rendering()
     (legend,), axis = figure.legends, figure.axes[1]
     words = [text.get_text() for text in legend.get_texts()]
@@ -93,6 +93,6 @@ def test_doubtful_iterations_are_marked_and_named_where_they_hide_nothing():
 
 def test_without_doubts_there_are_no_marks_and_no_legend():
     fit = search(3, doubts=[(0, {})])
-    figure = progress.loss_history(fit)
-    assert not figure.legends and "Marks" not in progress.caption(fit)
+    figure = loss_figure.loss_history(fit)
+    assert not figure.legends and "Marks" not in loss_figure.caption(fit)
     close(figure)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from saltus import Exit, Instant, Mode, Steps, TimeEvent, Tsit5, automaton, solve
-from saltus.sliding import sliding
+from saltus.system.sliding_modes import sliding
 
 TIGHT = Tsit5(rtol=1e-12, atol=1e-12)
 

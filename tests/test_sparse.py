@@ -12,11 +12,12 @@ import pytest
 from jax import lax
 
 import saltus
-from saltus.banded import Banded
-from saltus.extras import MissingExtra
-from saltus.lanes import _fits
-from saltus.sparse import Sparse, _library
-from saltus.sparsity import Pattern, pattern
+from saltus.base.extras import MissingExtra
+from saltus.base.kernel import _fits
+from saltus.linalg.banded import Banded
+from saltus.linalg.dependence import pattern
+from saltus.linalg.klu import Sparse, _library
+from saltus.linalg.pattern import Pattern
 
 N = 24
 HAS_KLU = importlib.util.find_spec("klujax") is not None

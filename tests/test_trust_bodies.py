@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from saltus import Event, HybridSystem, Instant, solve
-from saltus.kinks import hidden_kinks
+from saltus.trust.hidden_kinks import hidden_kinks
 
 # Each is 1 for x > p and 0 before; x = t, so that y(T) = T - p has the derivative -1. AD says 0.
 STEPS = {

@@ -9,7 +9,7 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, solve
-from saltus.probe import numbers_of
+from saltus.base.losses import numbers_of
 from saltus.trust import certify
 from saltus.trust.differences import Differences, OneSided
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import saltus
-from saltus.estimate.sure import certainty, weak_directions
+from saltus.estimate.uncertainty import certainty, weak_directions
 
 NONE = np.nan
 

@@ -3,27 +3,18 @@
 Importing saltus switches JAX to 64 bit.
 """
 
+import sys as _sys
 import typing as _typing
 
 import jax as _jax
 
 _jax.config.update("jax_enable_x64", True)
 
-from . import continuous, external, multibody
-from .adapters import fully_implicit, implicit_reset, remember
-from .animate import animate
-from .automaton import Exit, Mode, automaton
-from .compare import Comparison, compare
-from .control import PI, Fixed
-from .costates import Costates, costates
-from .dynamics import Linear, Orbit, Saltation, equilibrium, linearise, orbit, saltations
-from .estimate import Experiment, Fit, LogNormal, Minimum, Normal, fit, minimise
-from .foreign import not_here as _not_here
-from .mass import mass_matrix
-from .methods import Dopri5, Dopri8, Radau5, Rodas5P, Tsit5
-from .probe import Estimate, error_estimate
-from .repair import Consistency, consistency, consistent
-from .results import (
+from . import analysis, continuous, external, multibody
+from .analysis import Linear, Orbit, Saltation, equilibrium, linearise, orbit, saltations
+from .analysis.adjoint_variables import Costates, costates
+from .base.foreign_names import not_here as _not_here
+from .base.results import (
     ConstraintError,
     EventError,
     NonFiniteError,
@@ -34,14 +25,28 @@ from .results import (
     StepError,
     ZenoError,
 )
-from .scenario import Scenario
-from .signals import Ramps, Steps
-from .sliding import sliding
-from .solution import EventLog, Solution
-from .solve import solve
-from .system import Event, HybridSystem, Instant, TimeEvent, every, from_function
+from .estimate import Experiment, Fit, LogNormal, Minimum, Normal, fit, minimise
+from .methods import Dopri5, Dopri8, Radau5, Rodas5P, Tsit5
+from .methods.step_control import PI, Fixed
+from .solution import plotting as _plotting
+from .solution.animation import animate
+from .solution.event_log import EventLog
+from .solution.solution import Solution
+from .solver.consistent_start import Consistency, consistency, consistent
+from .solver.scenario import Scenario
+from .solver.solving import solve
+from .system import mass_matrices as _mass_matrices
+from .system.hybrid import Event, HybridSystem, Instant, TimeEvent, every, from_function
+from .system.implicit_systems import fully_implicit
+from .system.inputs import Ramps, Steps
+from .system.kinks import when
+from .system.mass_matrices import mass_matrix
+from .system.modes import Exit, Mode, automaton
+from .system.resets import implicit_reset, remember
+from .system.sliding_modes import sliding
 from .trust import Certificate, certify
-from .when import when
+from .trust.comparison import Comparison, compare
+from .trust.error_estimates import Estimate, error_estimate
 
 __version__ = "0.1.0"
 
@@ -67,6 +72,11 @@ if not _typing.TYPE_CHECKING:  # which would take every name for one of ours
 
     def __getattr__(name: str) -> object:
         raise _not_here(name, __all__)
+
+
+# Documented paths that are shorter than where things are.
+for _path, _module in {"dynamics": analysis, "mass": _mass_matrices, "plot": _plotting}.items():
+    globals()[_path] = _sys.modules[f"{__name__}.{_path}"] = _module
 
 
 def __dir__() -> list[str]:

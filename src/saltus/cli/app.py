@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from . import check, demo, fit, sensitivities, simulate
-from .base import Command, Outcome
+from . import check_command, demo_command, fit_command, sensitivities_command, simulate_command
+from .command import Command, Outcome
 from .errors import NOT_UNDERSTOOD, explained
 
 EXAMPLES = """\
@@ -28,11 +28,11 @@ examples:
 """
 
 COMMANDS: list[Command] = [
-    simulate.COMMAND,
-    sensitivities.COMMAND,
-    fit.COMMAND,
-    check.COMMAND,
-    demo.COMMAND,
+    simulate_command.COMMAND,
+    sensitivities_command.COMMAND,
+    fit_command.COMMAND,
+    check_command.COMMAND,
+    demo_command.COMMAND,
 ]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..extras import MissingExtra
+from ..base.extras import MissingExtra
+from ..base.names import UnknownName, WrongValue
+from ..base.results import SolveError
+from ..base.user_code import place
 from ..io import ModelError, ModelReferenceError
-from ..io.blame import place
 from ..io.loader import folder_of
-from ..names import UnknownName, WrongValue
-from ..results import SolveError
-from .base import UsageError
+from .command import UsageError
 
 NOT_UNDERSTOOD = (UsageError, UnknownName, WrongValue, ModelReferenceError)
 SPEAKING = (*NOT_UNDERSTOOD, ModelError, MissingExtra, SolveError, OSError)

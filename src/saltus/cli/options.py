@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import re
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ..base.names import WrongValue, _checked
+from ..base.text import number
 from ..io import load_model
 from ..methods import Dopri5, Dopri8, Method, Radau5, Rodas5P, Tsit5
-from ..names import override, parse_value
-from ..scenario import Scenario
-from ..tables import number
-from .base import UsageError, plain
+from ..solver.scenario import Scenario, override
+from .command import UsageError, plain
 
 METHODS: dict[str, type[Method]] = {
     cls.__name__: cls for cls in (Tsit5, Dopri5, Dopri8, Radau5, Rodas5P)
@@ -221,3 +222,18 @@ def method_of(scenario: Scenario) -> Method:
     if scenario.method is not None:
         return scenario.method
     return Tsit5() if scenario.system.constraint is None else Radau5()
+
+
+def parse_value(name: str, text: str) -> Any:
+    """A number, a truth value or a list of numbers, as written on a command line."""
+    words = {"true": True, "false": False, "inf": np.inf, "-inf": -np.inf, "nan": np.nan}
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
+    try:
+        value = ast.literal_eval(text.strip())
+        _checked(name, value)
+        return value
+    except (ValueError, SyntaxError, TypeError):
+        raise WrongValue(
+            f"{name}={text}: expected a number or a list, like {name}=2.5 or {name}=[1, 2, 3]."
+        ) from None

@@ -9,11 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..names import START, divided, entries, leaf_names, unknown, value_of, with_values
-from ..scenario import Scenario
-from ..solution import Solution
-from ..solve import first_state
-from ..tables import algebraic_names, event_name, named, number
+from ..base.names import entries, leaf_names, named, unknown, value_of, with_values
+from ..base.text import number
+from ..solution.description import algebraic_names, event_name
+from ..solution.solution import Solution
+from ..solver.scenario import START, Scenario, divided
+from ..solver.start import first_state
 
 
 # -- results of a solve -------------------------------------------------------------------------

@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..gather import gathering
-from ..leaves import picture
-from ..primitives import tape_p
-from ..probe import numbers_of, scalar
-from ..simulate import simulate_p
-from ..solution import Solution
-from ..ways import asking
-from .drift import drifted
+from ..base.losses import numbers_of, scalar
+from ..base.text import picture
+from ..simulate.primitive import simulate_p
+from ..solution.solution import Solution
+from ..solver.context import asking, gathering
+from ..sweep.primitives import tape_p
+from .backsolve_drift import drifted
 from .rules import Continuous
 
 Loss = Callable[[Any], Any]

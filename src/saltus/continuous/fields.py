@@ -13,13 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..consistent import determined
-from ..leaves import Leaves
-from ..loop import Spec
-from ..methods.explicit import ExplicitStepper
-from ..model import At, Par
-from ..record import READ, action_of
-from ..rowmaps import Mask, RowData, lift, save_time, spread
+from ..base.leaves import Leaves
+from ..methods.runge_kutta import ExplicitStepper
+from ..model.algebraic_states import determined
+from ..model.model import At, Par
+from ..simulate.record import READ, Spec, action_of
+from ..sweep.rows import Mask, RowData, lift, save_time, spread
 
 
 def explicit(spec: Spec) -> bool:

@@ -18,13 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ..consistent import attached
-from ..costates import extent, marked, pulled_back
-from ..leaves import Leaves, numbered
-from ..model import At, Model, Par
-from ..plot import COLOURS, LINES, pyplot
-from ..solution import Solution
-from ..tables import is_traced, named, number, table
+from ..analysis.adjoint_variables import extent, marked, pulled_back
+from ..base.leaves import Leaves
+from ..base.names import named, numbered
+from ..base.text import number, table
+from ..base.tracing import is_traced
+from ..model.algebraic_states import attached
+from ..model.model import At, Model, Par
+from ..solution.plotting import COLOURS, LINES, pyplot
+from ..solution.solution import Solution
 from .rules import Continuous
 
 SHOWN = 12  # numbers that are printed

@@ -15,13 +15,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..leaves import Leaves
-from ..loop import Spec
-from ..rowmaps import Mask, RowData, branches, pulled, spread
-from .adjoints import flow_adjoint, transposed
-from .drift import warn_of_drift
+from ..base.leaves import Leaves
+from ..simulate.record import Spec
+from ..sweep.rows import Mask, RowData, branches, pulled, spread
+from .adjoint_equations import flow_adjoint, transposed
+from .backsolve_drift import warn_of_drift
 from .fields import arrival, explicit, late_by_guard, late_by_time
-from .tangents import flow_tangent
+from .forward_equations import flow_tangent
 
 VARIANTS = ("interpolating", "quadrature", "backsolve")
 

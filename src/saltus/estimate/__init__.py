@@ -1,13 +1,13 @@
 """Estimation and optimisation: from data to parameters, from wishes to inputs."""
 
 from .data import Experiment
-from .fit import fit
-from .fitted import Fit, Fitted
+from .fitting import fit
+from .minimisation import Minimum, minimise
 from .noise import Student
-from .optimise import Minimum, minimise
 from .parameters import LogNormal, Normal
+from .result import Fit, Fitted
 from .shooting import Shots, shoot
-from .sure import Certainty, Profile
+from .uncertainty import Certainty, Profile
 
 __all__ = [
     "Certainty", "Experiment", "Fit", "Fitted", "LogNormal", "Minimum", "Normal", "Profile",

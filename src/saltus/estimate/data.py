@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.names import unit_of
 from ..io import data_files as files
 from ..io.data_files import TIME, Place, Table, Times, read_times, split, table_of
-from ..tables import unit_of
 
 MANY = 8  # columns or notes that are told one by one
 PERHAPS_TIME = "T"  # a first column, where nothing else is the time and no output is called so

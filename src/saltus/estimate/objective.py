@@ -17,16 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..reads import Key, Reads
-from ..results import Result
-from ..solution import Solution
-from ..solve import solve
-from .caution import level, reach
-from .matching import EventMatch, matched
+from ..base.captured_values import Key, Reads
+from ..base.results import Result
+from ..solution.solution import Solution
+from ..solver.solving import solve
+from .event_matching import EventMatch, matched
+from .experiments import Run, Shape, pad, until
 from .optimisers import Unconstrained
 from .parameters import Free
-from .predict import How, Seen, residuals, restore
-from .runs import Run, Shape, pad, until
+from .residuals import How, Seen, residuals, restore
+from .step_limits import level, reach
 
 ROWS, LOG, LARGEST = 4096, 128, 4_000_000
 TOGETHER = 12  # so many numbers or fewer: values and Jacobian in one program, half the compilation

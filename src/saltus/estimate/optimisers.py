@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from ..extras import need
-from ..trust.quick import UNTRUSTED
-from .caution import leave
+from ..base.extras import need
+from ..trust.verdict import UNTRUSTED
 from .monitor import Monitor
 from .parameters import Free
+from .step_limits import leave
 
 
 class Target(Protocol):
@@ -245,7 +245,7 @@ def is_optax(name: Any) -> bool:
 
 def optimiser(name: Any) -> Callable[..., Ending]:
     """The optimiser called `name`; an optax rule stands for itself."""
-    from .constrained import ipopt, slsqp
+    from .constrained_optimisers import ipopt, slsqp
 
     if not isinstance(name, str):
         if hasattr(name, "init") and hasattr(name, "update"):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from ..system import Instant
+from ..system.hybrid import Instant
 
 SCALES = ("linear", "log", "logit")
 P = -1  # the owner of parameters; starts are owned by the experiment with that number

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from .caution import Cautious
 from .doubts import EXACT, doubts
 from .monitor import Monitor
 from .objective import Objective
 from .optimisers import LEAST_SQUARES, Ending, Limits, Unconstrained, sobol, steepest
+from .step_limits import Cautious
 
 SEARCHES = ("auto", "local", "horizon", "multistart", "shooting")
 FLAT = 1e-4  # largest cosine between residuals and a column of the Jacobian at a minimum

@@ -9,15 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..names import with_values
-from ..scenario import Scenario, started
-from ..solve import solve
-from ..system import HybridSystem, Instant
-from .choosing import choose
+from ..base.names import with_values
+from ..solver.scenario import Scenario, started
+from ..solver.solving import solve
+from ..system.hybrid import HybridSystem, Instant
 from .data import Experiment, Measured, event_times, experiments, ignored, series
+from .experiments import Run, Shape, columns, make_run
 from .noise import first_noise, given_noise
 from .parameters import Free
-from .runs import Run, Shape, columns, make_run
+from .selection import choose
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,13 +14,13 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
-from ..solve import solve
-from ..system import HybridSystem, Instant
+from ..solver.solving import solve
+from ..system.hybrid import HybridSystem, Instant
+from .experiments import Observed, columns
 from .monitor import Monitor
 from .objective import Objective
 from .optimisers import Unconstrained
-from .predict import restore
-from .runs import Observed, columns
+from .residuals import restore
 from .search import Found, Search, local
 from .setup import Setup
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tables import number, table
+from ..base.text import number, table
 from .optimisers import OUT_OF_ITERATIONS, Ending, sobol
 
 DRAWS = 32  # for each start that is wanted, until its loss is finite

@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ..consistent import attached, determined
-from ..implicit import still
-from ..leaves import Leaves, Shapes, float_shapes
-from ..locate import cubic, value_of
-from ..methods.base import Trial
+from ..base.leaves import Leaves, Shapes, float_shapes, still
+from ..methods.method import Trial
 from ..methods.radau import C as NODES
 from ..methods.stages import unknowns
-from ..model import At, Model, Par
+from ..model.algebraic_states import attached, determined
+from ..model.model import At, Model, Par
+from ..simulate.detection import cubic, value_of
 
 NEWTON = 4  # iterations from a state that is nearly the end
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import equinox as eqx
 
-from ..methods.base import Method
+from ..methods.method import Method
 from ..methods.radau import Radau5
 from .mesh import Trapezoidal
 

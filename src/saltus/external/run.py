@@ -10,18 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..firing import resolution
-from ..leaves import Leaves, select
-from ..locate import FIRED
-from ..loop import Spec, blank_rows, write_end
-from ..model import At, Par
-from ..record import FLOW, NO_EVENT, Carry, Knobs, Rows
-from ..results import Result
-from ..simulate import Outcome
-from .landing import Step, failure
+from ..base.leaves import Leaves, select
+from ..base.results import Result
+from ..model.model import At, Par
+from ..simulate.detection import FIRED
+from ..simulate.guards import resolution
+from ..simulate.primitive import Outcome
+from ..simulate.record import FLOW, NO_EVENT, Carry, Knobs, Rows, Spec
+from ..simulate.tape_buffer import blank_rows, write_end
+from .compiled import concrete, stacked, tools
+from .events import Step, failure
 from .mesh import guess
 from .sundials import ROOT, Segment
-from .tools import concrete, stacked, tools
 
 DOUBTS = 12
 SHORTER = 0.25  # of a step in which a guard may have hidden a crossing

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..extras import need
-from ..locate import FIRED, INACTIVE
-from ..model import Par
-from ..record import Carry, Knobs
-from .tools import Tools
+from ..base.extras import need
+from ..model.model import Par
+from ..simulate.detection import FIRED, INACTIVE
+from ..simulate.record import Carry, Knobs
+from .compiled import Tools
 
 ROOT = 2  # what SUNDIALS says when a guard is zero
 AWAY = 1.0  # what it sees of guards that are not in force

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..extras import need
-from ..signals import Ramps, Steps
-from ..tables import unit_of
+from ..base.extras import need
+from ..base.names import unit_of
+from ..system.inputs import Ramps, Steps
 
 TIME = ("t", "time", "Time")
 MISSING = ("", "na", "nan", "n/a", "null", "none", "-", "nat", "<na>")

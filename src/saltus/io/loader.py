@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..scenario import Scenario
-from ..system import HybridSystem
-from .blame import place
+from ..base.user_code import place
+from ..solver.scenario import Scenario
+from ..system.hybrid import HybridSystem
 
 
 class ModelReferenceError(ValueError):

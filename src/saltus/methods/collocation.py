@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..implicit import still
-from ..linalg import Vec, add, factor_stages, jacobian, mean_square, solve_stages, times
-from ..model import At
+from ..base.leaves import still
+from ..linalg.factor import Vec, factor_stages, jacobian, solve_stages
+from ..linalg.vectors import add, mean_square, times
+from ..model.model import At
 from .stages import Field
 
 CHORDS = 12  # iterations of a step over another length than the recorded one

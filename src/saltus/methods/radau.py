@@ -14,19 +14,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..consistent import solved
-from ..implicit import still
-from ..leaves import Leaves, Shapes
-from ..linalg import Vec, add, factor_shifted, jacobian, mean_square, solve, times
-from ..model import At, Model, Par
-from ..taylor import drift
-from . import reuse
-from .base import Goal, Method, Trial, scales
+from ..base.leaves import Leaves, Shapes, still
+from ..linalg.factor import Vec, factor_shifted, jacobian, solve
+from ..linalg.vectors import add, mean_square, times
+from ..model.algebraic_states import solved
+from ..model.model import At, Model, Par
+from ..model.taylor import drift
+from . import jacobian_reuse
 from .collocation import Collocation
-from .linear import Damping, Leading
+from .linearised_flow import Damping, Leading
+from .method import Goal, Method, Trial, scales
 from .radau_polynomial import ROOT, C, lagrange, lagrange_slopes, quadrature
 from .stages import Field, damped, norm_of, unknowns
-from .tangent import blind
+from .tangent_error import blind
 
 A = np.array([[c ** (k + 1) / (k + 1) for k in range(3)] for c in C]) @ np.linalg.inv(
     np.vander(C, 3, increasing=True)
@@ -96,19 +96,19 @@ class RadauStepper:
         return False
 
     def steady(self, model: Model) -> bool:
-        return reuse.worthwhile(unknowns(model))
+        return jacobian_reuse.worthwhile(unknowns(model))
 
     def memory(self, model: Model) -> Memory:
         layout = unknowns(model)
         zero = layout.zeros()
-        kept = reuse.nothing_kept(layout, _factors(model)) if self.steady(model) else ()
+        kept = jacobian_reuse.nothing_kept(layout, _factors(model)) if self.steady(model) else ()
         return Memory((zero, zero, zero), jnp.ones(()), jnp.zeros(()), kept)
 
     def aux(self, model: Model) -> Shapes:
         return unknowns(model).packed * 3
 
     def accepted(self, memory: Memory) -> Memory:
-        kept = reuse.moved(memory.kept) if memory.kept else ()
+        kept = jacobian_reuse.moved(memory.kept) if memory.kept else ()
         return memory._replace(ahead=jnp.ones(()), kept=kept)
 
     def attempt(
@@ -122,7 +122,7 @@ class RadauStepper:
             return jacobian(functools.partial(field.rhs, at.tau), y, field.layout.structure)
 
         if kept:
-            kept = reuse.renewed(kept, h, jac, factors)
+            kept = jacobian_reuse.renewed(kept, h, jac, factors)
             (real, pair), slopes = kept.factors, kept.jac
         else:
             slopes = jac()
@@ -146,7 +146,7 @@ class RadauStepper:
         converged = state.done & ~state.lost
         fresh = tuple(tuple(jnp.where(converged, v, 0.0) for v in vec) for vec in inc)
         retry = ~converged & kept.stale if kept else False
-        kept = reuse.judged(kept, converged, state.rate) if kept else ()
+        kept = jacobian_reuse.judged(kept, converged, state.rate) if kept else ()
         new = Memory(fresh, jnp.asarray(h), jnp.zeros(()), kept)
         count = 3 * state.k + 2
         ways = zip(*(field.layout.unpack(tuple(map(jnp.abs, v))) for v in inc), strict=True)

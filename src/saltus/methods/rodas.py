@@ -12,15 +12,15 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..consistent import attached, solved
-from ..implicit import still
-from ..leaves import Leaves, Shapes
-from ..linalg import Vec, add, factor_shifted, jacobian, solve, times, with_columns
-from ..model import At, Model, Par
-from .base import Goal, Method, Trial, larger, scales
-from .linear import Damping, Leading
+from ..base.leaves import Leaves, Shapes, still
+from ..linalg.factor import Vec, factor_shifted, jacobian, solve, with_columns
+from ..linalg.vectors import add, times
+from ..model.algebraic_states import attached, solved
+from ..model.model import At, Model, Par
+from .linearised_flow import Damping, Leading
+from .method import Goal, Method, Trial, larger, scales
 from .stages import Field, damped, directional, norm_of
-from .tangent import blind
+from .tangent_error import blind
 
 GAMMA = 0.21193756319429014
 _A6 = [

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..factors import structure_of
-from ..leaves import Leaves
-from ..linalg import Layout, Vec, add, dense, solve, times
-from ..model import At, Model, Par
-from .base import Goal
-from .tangent import flat, unflat
+from ..base.leaves import Leaves
+from ..linalg.factor import Vec, dense, solve, structure_of
+from ..linalg.vectors import Layout, add, times
+from ..model.model import At, Model, Par
+from .method import Goal
+from .tangent_error import flat, unflat
 
 
 class Field(NamedTuple):

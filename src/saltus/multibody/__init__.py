@@ -1,7 +1,7 @@
 """Mechanisms that hit, stick and change their constraints."""
 
 from .assembly import Assembly
-from .contact import contact, ground, jump, release, stop
+from .contacts import contact, ground, jump, release, stop
 from .mechanism import Mechanism
 from .motion import Motion
 

@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..factors import DEPENDENT, leading
-from ..implicit import still
-from ..leaves import split
-from ..linalg import pseudo_inverse
-from ..reads import current
-from ..tables import is_traced
+from ..base.captured_values import current
+from ..base.leaves import split, still
+from ..base.tracing import is_traced
+from ..linalg.dense import DEPENDENT, leading
+from ..linalg.factor import pseudo_inverse
 from .description import Description
 from .equations import Equations
 

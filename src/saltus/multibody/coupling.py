@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..factors import DEPENDENT
-from ..linear import linear, run
-from ..reads import current
-from ..sparsity import Pattern, pattern, take
+from ..base.captured_values import current
+from ..linalg.dense import DEPENDENT
+from ..linalg.dependence import pattern
+from ..linalg.pattern import Pattern, take
+from ..linalg.primitives import linear, run
 
 MANY = 6  # constraints from which a band pays: measured, see benchmarks/multibody.py
 NARROW = 0.75  # products that find a band, relative to its rows

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from ..leaves import numbered, picture, split
-from ..system import Instant, called
-from ..trace import is_tracer
+from ..base.leaves import split
+from ..base.names import numbered
+from ..base.text import picture
+from ..base.tracing import is_tracer
+from ..system.hybrid import Instant, called
 from .motion import Motion
 
 

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ..invariants import ROUNDS
-from ..linalg import pseudo_inverse
-from ..system import Instant
+from ..linalg.factor import pseudo_inverse
+from ..model.invariants import ROUNDS
+from ..system.hybrid import Instant
 from .coupling import Dense, Narrow, multipliers
 from .description import Description
 from .motion import Motion

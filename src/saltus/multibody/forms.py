@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ..adapters import View
-from ..system import Instant
+from ..system.hybrid import Instant
+from ..system.views import View
 from .description import Description
 from .equations import Equations
 from .motion import Motion

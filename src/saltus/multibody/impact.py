@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..factors import independent
-from ..linalg import pseudo_inverse
+from ..linalg.dense import independent
+from ..linalg.factor import pseudo_inverse
 from .equations import Equations
 
 

@@ -11,13 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..animate import animate
-from ..implicit import still
-from ..leaves import picture
-from ..solution import Solution
-from ..system import Event, HybridSystem, Instant, TimeEvent
-from ..tables import is_traced
-from ..trace import is_tracer
+from ..base.leaves import still
+from ..base.text import picture
+from ..base.tracing import is_traced, is_tracer
+from ..solution.animation import animate
+from ..solution.solution import Solution
+from ..system.hybrid import Event, HybridSystem, Instant, TimeEvent
 from .assembly import (
     Assembly,
     assembled,
@@ -28,7 +27,7 @@ from .assembly import (
     positive_mass,
     report,
 )
-from .contact import Contact, World
+from .contacts import Contact, World
 from .description import Description
 from .equations import Equations
 from .forms import Form, index1, index2, penalty

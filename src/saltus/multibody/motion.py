@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..system import Instant
+from ..system.hybrid import Instant
 
 
 class Motion:

@@ -15,19 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..kinks import Kink, hidden_kinks, passed
-from ..results import Result
-from ..solution import Solution
-from ..tables import is_traced
-from .jumps import commute, jumped
+from ..base.results import Result
+from ..base.tracing import is_traced
+from ..solution.solution import Solution
+from .error_growth import Algebra, Growth, algebra, growth, parameters
+from .event_maps import commute, jumped
+from .guard_outline import along
+from .hidden_kinks import Kink, hidden_kinks, passed
 from .landings import landings
 from .margins import INF, Margins, Measured, measure, nearest, promised
-from .motion import margins_of
-from .outline import along
-from .tangents import Algebra, Growth, algebra, growth, parameters
-from .words import REASONS, VERDICTS, report
+from .parameter_margins import margins_of
+from .text import REASONS, report
+from .verdict import DEGRADED, TRUSTED, UNTRUSTED, VERDICTS
 
-TRUSTED, DEGRADED, UNTRUSTED = range(3)
 EPS = float(jnp.finfo(jnp.float64).eps)
 CLOSE = 10  # errors of many steps add up: what is closer than so many tolerances is not decided
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..gather import gathering
-from ..record import action_of, is_reset
-from ..solution import Solution
+from ..simulate.record import action_of, is_reset
+from ..solution.solution import Solution
+from ..solver.context import gathering
 
 EPS = float(np.finfo(float).eps)
 STEPS = (1e-7, 1e-8, 1e-9)  # relative to the parameters, for one-sided derivatives

@@ -13,11 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..consistent import attached
-from ..implicit import still
-from ..leaves import Leaves
-from ..model import At
-from ..solution import Solution
+from ..base.leaves import Leaves, still
+from ..model.algebraic_states import attached
+from ..model.model import At
+from ..solution.solution import Solution
 from .margins import Fired, Watched, flat_guards
 
 NOISE = 1e-9  # of what tangents add up to

@@ -11,16 +11,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..consistent import attached
-from ..firing import guard_slopes, rounding
-from ..implicit import still
-from ..leaves import Leaves
-from ..model import At, Model, Par
-from ..record import FLOW, action_of, is_reset
-from ..solution import Solution
-from .leaps import leaps
-from .outline import Edge, Outline, edges, outline, value_at
-from .samples import dips
+from ..base.leaves import Leaves, still
+from ..model.algebraic_states import attached
+from ..model.model import At, Model, Par
+from ..simulate.guards import guard_slopes, rounding
+from ..simulate.record import FLOW, action_of, is_reset
+from ..solution.solution import Solution
+from .guard_jumps import leaps
+from .guard_outline import Edge, Outline, edges, outline, value_at
+from .guard_samples import dips
 
 INF = jnp.inf
 DIGITS = 1e-6  # relative: derivatives that are TRUSTED are right to six digits

@@ -1,0 +1,75 @@
+"""Adjoint variables along a solution: how a loss feels a small push at any time.
+
+`lambda(t) = dL/dx(t)`: what the adjoint sweep (M10) computes on its way from the end to the start.
+It jumps at events, and at times at which the loss looks at the solution: a push before such a time
+is seen there, one after it is not. Such a time mostly lies inside a row; from there to the next,
+or to the end of the row, is a step of its own, of which only the entries there are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from ..base.names import named
+from ..base.text import number
+from ..base.tracing import is_traced
+from ..solution.solution import Solution
+from .adjoint_curve import Curve, checked, marked, pulled_back
+
+__all__ = ["Costates", "Curve", "checked", "costates", "extent", "marked", "pulled_back"]
+
+
+class Costates(eqx.Module):
+    """Sensitivities of a loss to the state at each row of a solution.
+
+    Where they jump there are two entries with the same time, just before and just after, and `jump`
+    marks the first: at events, and at times at which the loss looks (saved values, `sol(t)`,
+    `sol.at(t)`, states after events), which the entry before includes. `x` and `d` have the
+    structure of the state with one axis more (`d` only its floats; others are `None`), `t` are the
+    times, `time` the sensitivity to a delay of the rest of the motion.
+    """
+
+    t: Any
+    x: Any
+    d: Any
+    time: Any
+    jump: Any
+
+    def __repr__(self) -> str:
+        if is_traced(self.t):
+            return "Costates, traced"
+        first = {k: np.asarray(v)[0] for k, v in named(self.x, "x").items()}
+        shown = ", ".join(
+            f"dL/d{k} = {number(v) if np.ndim(v) == 0 else v}" for k, v in list(first.items())[:8]
+        )
+        return f"Costates {extent(self.t, self.jump)}; at the start {shown}"
+
+
+def extent(t: Any, jump: Any) -> str:
+    """How many entries there are, from when to when, with how many jumps."""
+    jumps = int(np.sum(jump))
+    plural = "" if jumps == 1 else "s"
+    span = f"t = {number(t[0])} to {number(t[-1])}"
+    return f"at {len(t)} times from {span}, {jumps} jump{plural}"
+
+
+def costates(loss: Callable[[Solution], Any], sol: Solution, sensitivity: Any = None) -> Costates:
+    """`dL/dx(t)` for a loss that is a function of a solution, at every step and event.
+
+    Write `costates(lambda sol: sol.integral["cost"], sol)`. Values at saved times, integrals,
+    events and the final state may all enter the loss, and so may `sol(t)` and `sol.at(t)`. Times in
+    these that only exist inside `jax.vmap` or `jax.jit` get no entries of their own: write
+    `sol(times)`. `sensitivity` may be `saltus.continuous.Continuous()`, as for `solve`.
+    """
+    curve = pulled_back("costates", loss, sol, sensitivity)
+    model, lam = sol.spec.model, curve.lam
+    nd = model.n_d[0]
+    x = lam[1 : 1 + model.nx]
+    discrete = lam[1 + model.moving : 1 + model.moving + nd]
+    d = model.d.join(discrete, [None] * model.n_d[1]) if nd else None
+    jump = marked(curve.before, (lam[0], *x, *discrete))
+    return Costates(curve.t, model.x.join(x, ()), d, lam[0], jump)

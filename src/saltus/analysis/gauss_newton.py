@@ -1,0 +1,121 @@
+"""Roots of equations that may be more than the unknowns, or depend on each other.
+
+Coordinates that obey invariants, and motions without a section, make Jacobians singular: steps are
+least-squares steps of least length, on the host, with the exact Jacobian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.leaves import still
+from ..base.results import SolveError
+from ..base.text import number
+from ..base.tracing import is_traced
+
+LIMIT = 60  # iterations
+SHORTEST = 1e-4  # of a damped step, in parts of the whole one
+DERIVATIVES = 2  # of a root, exact
+
+
+class NotFound(RuntimeError):
+    """No such motion was found. `best` is the instant that came closest, `residual` its miss."""
+
+    def __init__(self, text: str, best: Any = None, residual: float = float("nan")):
+        super().__init__(text)
+        self.best = best
+        self.residual = residual
+
+
+class NoReturn(RuntimeError):
+    """A motion that does not come back; a shorter step may."""
+
+
+class Root(NamedTuple):
+    value: Any
+    size: float  # of the residual, in units of what it may be
+    inverse: Any  # pseudo-inverse of the Jacobian there
+    why: str  # it is not good enough; empty where it is
+
+
+class Scales(NamedTuple):
+    """What is large: the unknowns' sizes, and for each residual the least that counts."""
+
+    unknowns: Any
+    rows: Any
+
+
+def gauss_newton(
+    residual: Callable, start: Any, scales: Scales, tol: float, smallest: float
+) -> Root:
+    """The root near `start`: `|r_i| <= tol (rows_i + max sum_j |J_ij| unknowns_j)` (M68).
+
+    Singular values below `smallest` of the largest count as zero. A step that does not make the
+    residual smaller is halved.
+    """
+    y, why = np.asarray(start, float), ""
+    s = np.asarray(scales.unknowns, float)
+    r, jac = _both(residual, y)
+    room = np.zeros(len(r))
+    for _ in range(LIMIT):
+        # the largest so far: a residual that is flat at its root would otherwise never be small
+        room = np.maximum(room, np.asarray(scales.rows, float) + np.abs(jac) @ s)
+        rows = np.where(room > 0, room, 1.0)
+        weighed, miss = jac * s / rows[:, None], r / rows
+        inverse = np.linalg.pinv(weighed, rcond=smallest)
+        size = float(np.max(np.abs(miss), initial=0.0))
+        root = Root(y, size, s[:, None] * inverse / rows, why)
+        if size <= tol or why:
+            return root._replace(why="" if size <= tol else why)
+        y, why = _shorter(residual, y, -s * (inverse @ miss), rows, miss)
+        r, jac = _both(residual, y)
+    return root._replace(why=f"{LIMIT} iterations were not enough")
+
+
+def _both(residual: Callable, y: Any) -> tuple[Any, Any]:
+    jac, r = jax.jacfwd(lambda v: (residual(v),) * 2, has_aux=True)(jnp.asarray(y))
+    return np.asarray(r), np.asarray(jac)
+
+
+def _shorter(residual: Callable, y: Any, step: Any, rows: Any, miss: Any) -> tuple[Any, str]:
+    """The first point along a step at which the residual is smaller; what is wrong if none is."""
+    part, last = 1.0, ""
+    while part >= SHORTEST:
+        try:
+            new = np.asarray(residual(jnp.asarray(y + part * step))) / rows
+            if np.linalg.norm(new) < (1 - 0.1 * part) * np.linalg.norm(miss):
+                return y + part * step, ""
+        except (SolveError, NoReturn) as error:
+            last = f"; the last motion that was tried: {error}"
+        part /= 2
+    return y, f"no step makes the residual smaller{last}"
+
+
+def attach_root(residual: Callable, root: Root) -> Any:
+    """The root with its derivatives: least-length chord steps from it held constant (M68)."""
+    out, inverse = jnp.asarray(root.value), jnp.asarray(root.inverse)
+    for _ in range(DERIVATIVES):
+        out = out - inverse @ residual(out)
+    return out
+
+
+def plain(name: str, tree: Any) -> Any:
+    """The numbers in a tree without their derivatives; inside `jit` there are none."""
+    tree = jax.tree.map(lambda v: still(v) if eqx.is_array_like(v) else v, tree)
+    if is_traced(tree):
+        raise TypeError(
+            f"{name} iterates on numbers, but these are traced by jit or vmap. Call it outside; "
+            "jax.grad, jax.jacfwd and jax.hessian of it do work."
+        )
+    return tree
+
+
+def missed(root: Root, tol: float) -> str:
+    """How far from a root an iteration ended, in words."""
+    return f"the residual is {number(root.size, 3)} where {number(tol, 3)} is asked: {root.why}"

@@ -1,0 +1,221 @@
+"""Linear models: the matrices of a system at an instant or along a motion, and at its jumps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.leaves import split
+from ..base.names import entries, named, numbered, value_of, with_values
+from ..base.text import number, table
+from ..base.tracing import is_traced
+from ..model.algebraic_states import attached
+from ..model.model import At, Model, Par
+from ..simulate.record import Spec
+from ..solution.solution import Solution
+from ..solution.tape import Tape, output, state_at
+from ..system.hybrid import HybridSystem, Instant
+from ..system.inputs import is_signal
+from .gauss_newton import plain
+from .local_state import flat, local, null_space, rules, vector
+from .saltation import Jumps, saltations
+
+SHOWN = 12  # rows of a matrix in a summary
+
+
+class Linear(eqx.Module):
+    """`dx' = A dx + B du`, `dy = C dx + D du`; along a motion each with an axis of times first.
+
+    `states`, `inputs` and `outputs` name rows and columns. `tangent` holds, in columns, the
+    directions of x that obey constraints of index 2 and invariants. `jumps` are the events of the
+    motion.
+    """
+
+    t: Any
+    A: Any
+    B: Any
+    C: Any
+    D: Any
+    tangent: Any
+    jumps: Jumps | None
+    states: tuple[str, ...] = eqx.field(static=True)
+    inputs: tuple[str, ...] = eqx.field(static=True)
+    outputs: tuple[str, ...] = eqx.field(static=True)
+
+    @property
+    def eigenvalues(self) -> np.ndarray:
+        """Those of A in the directions that obey all constraints, the largest real part first."""
+        if np.ndim(self.t):
+            raise ValueError(
+                "eigenvalues: A varies along a motion. Linearise at one instant: "
+                "linearise(system, sol.at(t), p)."
+            )
+        matrix = np.asarray(plain("eigenvalues", self.A))
+        found = np.linalg.eigvals(self.tangent.T @ matrix @ self.tangent).astype(complex)
+        return found[np.argsort(-found.real, kind="stable")]
+
+    def __repr__(self) -> str:
+        n, k, m = len(self.states), len(self.inputs), len(self.outputs)
+        where = "differentiated" if is_traced(self.t) else f"t = {number(np.min(self.t))}"
+        if np.ndim(self.t) and not is_traced(self.t):
+            where = f"{len(self.t)} times, {where} to {number(np.max(self.t))}"
+        head = f"Linear, {where}: {n} states, {k} inputs, {m} outputs"
+        if np.ndim(self.t) or is_traced(self.A) or n > SHOWN:
+            return f"{head}\n  states  {', '.join(self.states[:SHOWN])}"
+        block = np.hstack([np.asarray(self.A), np.asarray(self.B)])
+        rows = [[f"{s}'", *map(number, v)] for s, v in zip(self.states, block, strict=True)]
+        return f"{head}\n{table(['', *self.states, *self.inputs], rows)}"
+
+
+class Picked(NamedTuple):
+    """What counts as input: names, values, and parameters with other values."""
+
+    names: tuple[str, ...]
+    size: int
+    moved: Callable[[Par, Any], Par]
+
+
+def linearise(
+    system: HybridSystem,
+    at: Instant | Solution,
+    p: Any,
+    *,
+    ts: Any = None,
+    inputs: str | Sequence[str] | Callable | None = None,
+) -> Linear:
+    """The system as a linear one, at an instant, or at the times `ts` of a solution (M71).
+
+    Algebraic states are eliminated. `inputs` are by default the system's own (`now.u`); or names
+    of entries of p, as in `inputs=["F"]`; or a function that picks them, `lambda p: p.arm.torque`.
+    Outputs are those of `system.output`, or x. Differentiable in p.
+    """
+    if isinstance(at, Solution):
+        return _along(system, at, p, ts, inputs)
+    if ts is not None:
+        raise ValueError("linearise: ts are times of a solution, but an Instant is given.")
+    model, here, par = local(system, at, p)
+    picked = _picked(system, model, p, inputs)
+    matrices = _matrices(model, picked, here, par)
+    free = null_space(np.asarray(plain("linearise", _rules(system, model, here, par, p))))
+    names = _names(model, picked, here, par)
+    return Linear(par.theta[0] + here.tau, **matrices, tangent=free, jumps=None, **names)
+
+
+def _along(system: HybridSystem, sol: Solution, p: Any, ts: Any, inputs: Any) -> Linear:
+    if ts is None:
+        raise ValueError(
+            "linearise: no times. Write linearise(system, sol, p, ts=jnp.linspace(t0, t1, 100))."
+        )
+    model, par = sol.spec.model, sol.tape.par()
+    picked = _picked(system, model, p, inputs)
+    times = jnp.atleast_1d(jnp.asarray(ts, jnp.float64))
+    states = _states(sol.spec, sol.tape, times)
+    matrices = jax.vmap(lambda at: _matrices(model, picked, at, par))(states)
+    rows = jax.vmap(lambda at: _rules(system, model, at, par, p))(states)
+    free = [null_space(v) for v in np.asarray(plain("linearise", rows))]
+    least = min(v.shape[1] for v in free)
+    first = jax.tree.map(lambda v: v[0], states)
+    names = _names(model, picked, first, par)
+    free = np.stack([v[:, :least] for v in free])
+    return Linear(times, **matrices, tangent=free, jumps=saltations(sol), **names)
+
+
+@functools.partial(jax.jit, static_argnames=("spec",))
+def _states(spec: Spec, tape: Tape, ts: Any) -> At:
+    return jax.vmap(lambda t: state_at(spec, tape, t - tape.theta[0], "right"))(ts)
+
+
+# -- matrices -----------------------------------------------------------------------------------
+def _matrices(model: Model, picked: Picked, at: At, par: Par) -> dict:
+    """A, B, C and D: z follows x and u as the constraint says (M71)."""
+
+    def both(x: Any, u: Any) -> tuple[Any, Any]:
+        there = picked.moved(par, u)
+        here = attached(model, joined(x), there, 1)
+        y = jax.tree.leaves(output(model, here, there))
+        return flat(model.flow(here, there)[: model.nx]), flat(y)
+
+    x, joined = vector(model, at)
+    (a, b), (c, d) = jax.jacfwd(both, argnums=(0, 1))(x, jnp.zeros(picked.size))
+    return {"A": a, "B": b, "C": c, "D": d}
+
+
+def _rules(system: HybridSystem, model: Model, at: At, par: Par, p: Any) -> Any:
+    """The Jacobian of equations of index 2 and invariants."""
+    x, joined = vector(model, at)
+    return jax.jacfwd(lambda x: rules(system, model, joined(x), par, p))(x)
+
+
+def _names(model: Model, picked: Picked, at: At, par: Par) -> dict:
+    states = numbered(model.x.names(), [v.shape for v in at.w[: model.nx]], "x")
+    y = jax.eval_shape(lambda: output(model, at, par))
+    outputs = [k for name, v in named(y, "y").items() for k in entries(name, v)]
+    return {"states": tuple(states), "inputs": picked.names, "outputs": tuple(outputs)}
+
+
+# -- inputs -------------------------------------------------------------------------------------
+def _picked(system: HybridSystem, model: Model, p: Any, inputs: Any) -> Picked:
+    if inputs is None:
+        return _signals(model)
+    if callable(inputs):
+        where = inputs
+        old, place = where(p), lambda new: eqx.tree_at(where, p, new)
+        names = [k for name, v in named(old, "u").items() for k in entries(name, v)]
+    else:
+        chosen = [inputs] if isinstance(inputs, str) else list(inputs)
+        old = [value_of(p, name, "p") for name in chosen]
+        place = lambda new: with_values(p, dict(zip(chosen, new, strict=True)), "p")
+        names = [k for name, v in zip(chosen, old, strict=True) for k in entries(name, v)]
+    leaves, tree = jax.tree.flatten(old)
+    leaves = [jnp.asarray(v, jnp.float64) for v in leaves]
+    cuts = np.cumsum([v.size for v in leaves])[:-1]
+
+    def moved(par: Par, u: Any) -> Par:
+        parts = zip(jnp.split(u, cuts), leaves, strict=True)
+        new = jax.tree.unflatten(tree, [v + jnp.reshape(d, v.shape) for d, v in parts])
+        return _with_parameters(system, model, place(new), par)
+
+    return Picked(tuple(names), sum(v.size for v in leaves), moved)
+
+
+def _with_parameters(system: HybridSystem, model: Model, p: Any, par: Par) -> Par:
+    """The parameters of a model with another p, and the signals that are made of it."""
+    shape, floats, _ = split(p)
+    if shape != model.p:
+        raise ValueError(
+            "linearise: an input is a whole number in p. Write it as a float: p={'F': 0.0}."
+        )
+    theta = (*par.theta[:2], *floats, *par.theta[2 + len(floats) :])
+    if callable(system.inputs):
+        signals = jax.tree.leaves(system.inputs(p), is_leaf=is_signal)
+        new = [v for s in signals for v in (s.times, s.values)]
+        first = 2 + len(floats)
+        theta = (*theta[:first], *new, *theta[first + len(new) :])
+    return par._replace(theta=theta)
+
+
+def _signals(model: Model) -> Picked:
+    """The inputs that model functions read as `now.u`: all values of a signal move alike."""
+    slots = [slot + 1 for _, slot in model.signals]
+    if not slots:
+        return Picked((), 0, lambda par, u: par)
+    avals = model.flow_fn.traced.jaxpr.invars
+    first = len(avals) - sum(model.n_p) - 1 - len(slots)
+    shapes = [v.aval.shape for v in avals[first : first + len(slots)]]
+    cuts = np.cumsum([int(np.prod(s)) for s in shapes])
+    tree = jax.tree.unflatten(model.u_tree, [jax.ShapeDtypeStruct(s, float) for s in shapes])
+    names = [k for name, v in named(tree, "u").items() for k in entries(name, v)]
+
+    def moved(par: Par, u: Any) -> Par:
+        theta = list(par.theta)
+        for slot, part, shape in zip(slots, jnp.split(u, cuts[:-1]), shapes, strict=True):
+            theta[slot] = theta[slot] + jnp.reshape(part, shape)
+        return par._replace(theta=tuple(theta))
+
+    return Picked(tuple(names), int(cuts[-1]), moved)

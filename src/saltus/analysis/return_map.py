@@ -1,0 +1,180 @@
+"""The map from a state to the state one period later, by events or by the clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.leaves import still
+from ..base.results import Result
+from ..methods import Dopri8, Method, Radau5
+from ..simulate.record import action_of, is_reset
+from ..solution.solution import Solution, failure
+from ..solver.solving import solve
+from ..system.hybrid import Event, HybridSystem, Instant, TimeEvent
+from .gauss_newton import NoReturn, NotFound
+from .local_state import again
+
+ARMED = "(armed)"  # the event that puts the section in force again
+FOREVER = 1e12  # where no end is given
+STEPS = 200_000  # of one return, then
+WAIT = 1e-3  # of a return, in which the section is not in force
+LONGEST = 0.02  # the same, at most: else the time was guessed badly
+GUESSES = 6
+CLOSING = 1e-7  # of a period, by which one as a solution is longer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Way:
+    """From a start to the state after one period (M68).
+
+    With an `event`, the period ends at its firing number `count`, and `system` stops there.
+    """
+
+    system: HybridSystem
+    method: Method
+    event: str | None = None
+    count: int = 1
+    t1: float | None = None
+
+    def __call__(self, start: Instant, p: Any, period: Any) -> tuple[Instant, Any]:
+        """The state after, and the time it took."""
+        legs = self.motion(start, p, period)
+        if self.event is not None:
+            period = sum(sol.final.t - start.t for sol in legs)
+        return again(legs[-1].final).replace(t=start.t + period), period
+
+    def motion(self, start: Instant, p: Any, period: Any) -> list[Solution]:
+        """The solutions that make up one period; each starts its clock anew."""
+        if self.event is None:
+            return [self._by_the_clock(start, p, period)]
+        legs = [self._leg(start, p)]
+        while len(legs) < self.count:
+            legs.append(self._leg(again(legs[-1].final).replace(t=start.t), p))
+        return legs
+
+    def _by_the_clock(self, start: Instant, p: Any, period: Any) -> Solution:
+        sol = solve(self.system, start, p, start.t + period, method=self.method, repair=True)
+        if int(sol.result) != int(Result.success):
+            raise NoReturn(
+                f"a terminal event ends the motion at t = {float(still(sol.last.t)):.6g}"
+            )
+        return sol
+
+    def _leg(self, start: Instant, p: Any) -> Solution:
+        """The motion to the next firing of the event."""
+        end = start.t + FOREVER if self.t1 is None else self.t1
+        sol = solve(
+            self.system, start, p, end, method=self.method, throw=False, repair=True,
+            max_steps=STEPS if self.t1 is None else None,
+        )  # fmt: skip
+        result = Result(int(sol.result))
+        if not result.ok:
+            raise NoReturn(f'the event "{self.event}" does not come again: {failure(sol)}')
+        if result == Result.success or self._last(sol) != self.event:
+            t = float(still(sol.last.t))
+            raise NoReturn(f'the event "{self.event}" does not come again before t = {t:.6g}')
+        return sol
+
+    @staticmethod
+    def _last(sol: Solution) -> str:
+        """The name of the event that ended a solution."""
+        kind = np.asarray(sol.tape.kind)[int(sol.tape.n) - 1]
+        return sol.spec.model.actions[int(action_of(kind))].name
+
+
+def method_for(system: HybridSystem, tol: float) -> Method:
+    """A method whose errors hide nothing that is larger than `tol`."""
+    if system.constraint is None:
+        return Dopri8(rtol=0.1 * tol, atol=0.1 * tol)
+    return Radau5(rtol=tol, atol=tol)
+
+
+def find_event(system: HybridSystem, name: str) -> Event | TimeEvent:
+    """The event of this name."""
+    for event in system.events:
+        if event.name == name:
+            return event
+    raise ValueError(
+        f'orbit: no event is called "{name}"; the events are {[e.name for e in system.events]}. '
+        'Write event="...", or period=... for a motion driven by the clock.'
+    )
+
+
+def stopping(system: HybridSystem, name: str, t0: Any, wait: Any) -> HybridSystem:
+    """The system that stops at its next firing of an event, not at the one it starts from.
+
+    A start on the section, off by rounding, may be on either side of it. So the guard is not in
+    force before `t0 + wait`; an event there, which changes nothing, makes it so.
+    """
+    event = find_event(system, name)
+    if isinstance(event, TimeEvent):
+        ends = (dataclasses.replace(event, terminal=True),)
+    else:
+        own, due, soon = event.active, jnp.asarray(t0 + wait), jnp.asarray(t0 + 0.5 * wait)
+        active = lambda now, p: (now.t > soon) & (True if own is None else own(now, p))
+        active.changes_at_events = True  # at the one that arms it
+        when = "edge" if own is None else event.when
+        stop = dataclasses.replace(event, terminal=True, active=active, when=when)
+        ends = (stop, TimeEvent(ARMED, next_time=lambda now, p: due))
+    place = system.events.index(event)
+    events = (*system.events[:place], ends[0], *system.events[place + 1 :], *ends[1:])
+    return dataclasses.replace(system, events=events)
+
+
+def way_by_event(system: HybridSystem, start: Instant, p: Any, way: Way, moment: float) -> Way:
+    """The way from event to event; `moment` is a short time, as far as the start tells."""
+    wait, last = moment, ""
+    for _ in range(GUESSES):
+        made = _armed(system, start, way, wait)
+        try:
+            legs = made.motion(start, p, None)
+        except NoReturn as error:
+            wait, last = 1e-3 * wait, str(error)  # it may have come back unseen
+            continue
+        shortest = min(float(sol.final.t) - float(start.t) for sol in legs)
+        if wait <= LONGEST * shortest:
+            return _armed(system, start, way, WAIT * shortest)
+        wait, last = WAIT * shortest, "its returns are too short to tell apart"
+    raise NotFound(
+        f"orbit: the start does not return: {last}. Check that the start lies just after the "
+        "event, or give a later t1.",
+        best=start,
+    )
+
+
+def _armed(system: HybridSystem, start: Instant, way: Way, wait: float) -> Way:
+    stops = stopping(system, str(way.event), float(start.t), wait)
+    return dataclasses.replace(way, system=stops)
+
+
+def whole(way: Way, system: HybridSystem, start: Instant, p: Any, period: Any) -> Solution:
+    """One period as one solution, with the event that closes it where there is one.
+
+    Of the system itself, unless that would fire at the start what has fired there already.
+    """
+    if way.event is None:
+        return solve(system, start, p, start.t + period, method=way.method, repair=True)
+    end = start.t + period * (1 + CLOSING)
+    for made in (system, _without_stop(way)):
+        sol = solve(made, start, p, end, method=way.method, throw=False, repair=True)
+        if _firings(sol, way.event) == way.count:
+            break
+    return sol
+
+
+def _without_stop(way: Way) -> HybridSystem:
+    events = [
+        dataclasses.replace(e, terminal=e.terminal and e.name != way.event)
+        for e in way.system.events
+    ]
+    return dataclasses.replace(way.system, events=events)
+
+
+def _firings(sol: Solution, name: str) -> int:
+    kinds = np.asarray(sol.tape.kind)[: int(sol.tape.n)]
+    fired = np.asarray(action_of(kinds[is_reset(kinds)]))
+    return sum(sol.spec.model.actions[int(k)].name == name for k in fired)

@@ -1,0 +1,136 @@
+"""The jumps of a motion as linear maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.names import named
+from ..base.text import number, table
+from ..base.tracing import is_traced
+from ..model.algebraic_states import attached
+from ..model.jumps import Firing, approach, reset
+from ..model.model import Action, At, Model, Par
+from ..simulate.record import action_of, is_reset
+from ..solution.solution import Solution
+from .adjoint_variables import checked
+from .local_state import flat, vector
+
+SHOWN = 12  # matrices that are printed
+ROUNDING = 1e-13  # of the largest entry: less is printed as 0
+
+
+class Saltation(eqx.Module):
+    """One event as a linear map: a small change of the state before it, and what is left after."""
+
+    t: Any
+    matrix: Any
+    event: str = eqx.field(static=True)
+    states: tuple[str, ...] = eqx.field(static=True)
+
+    def __matmul__(self, change: Any) -> Any:
+        return self.matrix @ getattr(change, "matrix", change)
+
+    def __repr__(self) -> str:
+        if is_traced((self.t, self.matrix)):
+            return f'"{self.event}", traced'
+        matrix = np.asarray(self.matrix)
+        least = ROUNDING * np.max(np.abs(matrix), initial=0.0)
+        shown = np.where(np.abs(matrix) <= least, 0.0, matrix)  # no -0, no 1e-18
+        rows = [
+            [f"{name} +", *(number(v, 6) for v in row)]
+            for name, row in zip(self.states, shown, strict=True)
+        ]
+        head = [f'"{self.event}" at t = {number(self.t, 8)}', *(f"{s} -" for s in self.states)]
+        return table(head, rows)
+
+
+class Jumps(eqx.Module):
+    """The events of a motion as linear maps: `dx+ = matrix dx-`, both at the same time (M69)."""
+
+    t: Any
+    matrix: Any
+    names: tuple[str, ...] = eqx.field(static=True)
+    states: tuple[str, ...] = eqx.field(static=True, default=())
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, k: int) -> Saltation:
+        return Saltation(self.t[k], self.matrix[k], self.names[k], self.states)
+
+    def __iter__(self) -> Iterator[Saltation]:
+        return (self[k] for k in range(len(self)))
+
+    def of(self, event: str) -> list[Saltation]:
+        """Those of one event."""
+        return [jump for jump in self if jump.event == event]
+
+    def __repr__(self) -> str:
+        more = [f"... and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        shown = [repr(self[k]) for k in range(min(len(self), SHOWN))]
+        return "\n\n".join([*shown, *more]) if shown else "no events"
+
+
+def saltations(sol: Solution) -> Jumps:
+    """Every event of a solution, and every kink, as a saltation matrix (M69).
+
+    `dx+ = matrix dx-` for a small change of the state just before the event: it moves the event,
+    the state there and what the reset makes of it, all seen at one and the same time.
+    """
+    sol = checked("saltations", sol)
+    model, tape = sol.spec.model, sol.tape
+    states = _state_names(sol)
+    kinds = np.asarray(tape.kind)[: int(tape.n)]
+    names, times, matrices = [], [], []
+    for k in np.flatnonzero(is_reset(kinds)):
+        action = model.actions[int(action_of(kinds[k]))]
+        if not (action.logged or action.kink):
+            continue
+        rooted = bool(k > 0 and kinds[k - 1] == kinds[k] - 1)
+        member = tape.member[0][k] if tape.member else 0
+        sides = tape.state(k), tape.state(k + 1)
+        names.append(action.name)
+        times.append(tape.theta[0] + sides[0].tau)
+        matrices.append(saltation(model, action, *sides, tape.par(), member, rooted))
+    if not names:
+        n = sum(int(np.prod(s)) for s in model.x_shapes)
+        return Jumps(jnp.zeros(0), jnp.zeros((0, n, n)), (), states)
+    return Jumps(jnp.stack(times), jnp.stack(matrices), tuple(names), states)
+
+
+def _state_names(sol: Solution) -> tuple[str, ...]:
+    """A name for every number of x."""
+    names: list[str] = []
+    for name, leaf in named(sol.last.x, "x").items():
+        if np.ndim(leaf) == 0:
+            names.append(name)
+        else:
+            names += [f"{name}{list(k)}" for k in np.ndindex(np.shape(leaf))]
+    return tuple(names)
+
+
+def saltation(
+    model: Model, action: Action, before: At, after: At, par: Par, member: Any, rooted: bool
+) -> Any:
+    """How a small change of the state before a jump shows after it, at the same time (M69).
+
+    The change moves the event, and the state there; what passes between is flow of either side.
+    An event that another one has triggered (not `rooted`) has no time of its own.
+    """
+    x, joined = vector(model, before)
+
+    def landed(x: Any) -> tuple[Any, Any]:
+        here = joined(x)
+        if rooted:
+            here = approach(model, action, here, par, Firing(member), 1)
+        return vector(model, reset(model, action, here, par, member, 1))[0], here.tau
+
+    state, time = jax.jacfwd(landed)(x)
+    flow = model.flow(attached(model, after, par, 1), par)[: model.nx]
+    return state - jnp.outer(flat(flow), time)

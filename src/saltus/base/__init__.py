@@ -1,0 +1,1 @@
+"""What every package stands on: leaves and names of pytrees, results, text, tracing, kernels."""

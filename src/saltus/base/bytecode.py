@@ -1,0 +1,66 @@
+"""What is written in functions: the names that they look up, and to whom they belong."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import sysconfig
+import types
+from typing import Any, NamedTuple
+
+from .tracing_errors import LIBRARIES
+
+INSTALLED = tuple({sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+class Names(NamedTuple):
+    """What is written in a function and in those inside it."""
+
+    globals: tuple[str, ...]
+    attributes: frozenset[str]  # and strings, which may be names of attributes
+    modules: tuple[str, ...]  # that it imports
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(code: types.CodeType) -> Names:
+    """The names that a function reads, by the place where they are looked up."""
+    read: dict[str, None] = {}
+    attributes, modules = set(), set()
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            read[str(step.argval)] = None
+        elif step.opname in ("IMPORT_NAME", "IMPORT_FROM"):
+            modules.add(str(step.argval))
+        elif step.opcode in dis.hasname:
+            attributes.add(str(step.argval))
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            inner = names_of(value)
+            read.update(dict.fromkeys(inner.globals))
+            attributes |= inner.attributes
+            modules.update(inner.modules)
+        elif isinstance(value, str):
+            attributes.add(value)
+    return Names(tuple(read), frozenset(attributes | modules), tuple(modules))
+
+
+def foreign(thing: Any) -> bool:
+    """Whether something belongs to a library, whose own globals are taken to stay."""
+    if isinstance(thing, types.FunctionType):
+        name = thing.__globals__.get("__name__")
+    elif isinstance(thing, types.ModuleType):
+        name = thing.__name__
+    else:
+        name = getattr(thing, "__module__", None)
+    return isinstance(name, str) and _installed(name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _installed(name: str) -> bool:
+    if name.partition(".")[0] in LIBRARIES:
+        return True
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        return name in sys.builtin_module_names
+    return file.startswith(INSTALLED)

@@ -1,0 +1,194 @@
+"""Pytrees <-> tuples of leaves, and the few operations on them.
+
+The only module that converts. A leaf is one of four kinds: `f` float (differentiated), `i` integer
+or bool (recorded), `k` random key (recorded as its integer data), `s` anything else (static).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .names import _path, expression
+
+Leaves = tuple[Any, ...]
+Shapes = tuple[jax.ShapeDtypeStruct, ...]
+
+
+def float_shapes(shapes: Sequence[tuple[int, ...]]) -> Shapes:
+    return tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes)
+
+
+def blank(shapes: Shapes) -> Leaves:
+    return tuple(jnp.zeros(v.shape, v.dtype) for v in shapes)
+
+
+class _Same:
+    """A static leaf compared by equality where it can be, else by identity."""
+
+    def __init__(self, value: Any):
+        self.value = value
+        try:
+            self._hash = hash(value)
+            self._by_id = False
+        except TypeError:
+            self._hash = id(value)
+            self._by_id = True
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same):
+            return NotImplemented
+        if self.value is other.value:
+            return True
+        return not (self._by_id or other._by_id) and bool(self.value == other.value)
+
+
+def _kind(leaf: Any) -> str:
+    if isinstance(leaf, bool | int | np.bool_ | np.integer):
+        return "i"
+    if isinstance(leaf, float | np.floating):
+        return "f"
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None or not hasattr(leaf, "shape"):
+        return "s"
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return "k"
+    if jnp.issubdtype(dtype, jnp.floating):
+        return "f"
+    if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_):
+        return "i"
+    return "s"
+
+
+class Shape:
+    """The static side of a pytree: its structure, the kinds of its leaves, its static leaves."""
+
+    def __init__(self, treedef: Any, kinds: tuple[str, ...], statics: tuple, impls: tuple):
+        self.treedef = treedef
+        self.kinds = kinds
+        self.statics = statics
+        self.impls = impls
+        self.key = (treedef, kinds, tuple(_Same(s) for s in statics), impls)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self.key == other.key
+
+    def join(self, floats: Sequence[Any], others: Sequence[Any]) -> Any:
+        """The pytree with these float and recorded leaves."""
+        f, i, s, m = iter(floats), iter(others), iter(self.statics), iter(self.impls)
+        leaves = []
+        for kind in self.kinds:
+            if kind == "f":
+                leaves.append(next(f))
+            elif kind == "i":
+                leaves.append(next(i))
+            elif kind == "k":
+                leaves.append(jax.random.wrap_key_data(next(i), impl=next(m)))
+            else:
+                leaves.append(next(s))
+        return jax.tree_util.tree_unflatten(self.treedef, leaves)
+
+    def names(self) -> list[str]:
+        """A readable name for each float leaf."""
+        tree = jax.tree_util.tree_unflatten(self.treedef, list(self.kinds))
+        paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+        return [_path(path) for path, kind in paths if kind == "f"]
+
+
+def split(tree: Any, floats_only: bool = False) -> tuple[Shape, Leaves, Leaves]:
+    """A pytree as (shape, float leaves, recorded leaves); `floats_only` makes integers float."""
+    flat, treedef = jax.tree_util.tree_flatten(tree)
+    kinds, floats, others, statics, impls = [], [], [], [], []
+    for leaf in flat:
+        kind = _kind(leaf)
+        if kind == "i" and floats_only:
+            leaf, kind = jnp.asarray(leaf, dtype=jnp.float64), "f"
+        kinds.append(kind)
+        if kind == "f":
+            floats.append(as_array(leaf))
+        elif kind == "i":
+            others.append(as_array(leaf))
+        elif kind == "k":
+            others.append(jax.random.key_data(leaf))
+            impls.append(str(jax.random.key_impl(leaf)))
+        else:
+            statics.append(leaf)
+    shape = Shape(treedef, tuple(kinds), tuple(statics), tuple(impls))
+    return shape, tuple(floats), tuple(others)
+
+
+def as_array(leaf: Any) -> Any:
+    """An array of the leaf's own dtype; Python floats become float64, integers int64."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if isinstance(leaf, bool):
+        return jnp.asarray(leaf)
+    if isinstance(leaf, float):
+        return jnp.asarray(leaf, dtype=jnp.float64)
+    if isinstance(leaf, int):
+        return jnp.asarray(leaf, dtype=jnp.int64)
+    return jnp.asarray(leaf)
+
+
+def aval(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
+
+
+def combine(x: Leaves, h: Any, weights: Sequence[float], stages: Sequence[Leaves]) -> Leaves:
+    """`x + h * sum_i weights[i] * stages[i]`, leaf by leaf, skipping zero weights."""
+    used = [(w, k) for w, k in zip(weights, stages, strict=True) if w != 0.0]
+    if not used:
+        return x
+    out = []
+    for j, leaf in enumerate(x):
+        total = used[0][0] * used[0][1][j]
+        for w, k in used[1:]:
+            total = total + w * k[j]
+        out.append((leaf + h * total).astype(leaf.dtype))
+    return tuple(out)
+
+
+def select(pred: Any, a: Any, b: Any) -> Any:
+    """`a` where `pred`, else `b`, over whole trees; `pred` is a scalar."""
+    return jax.tree.map(lambda u, v: jnp.where(pred, u, v), a, b)
+
+
+def rms(ratios: Sequence[Any]) -> Any:
+    """Root mean square over all entries of all leaves."""
+    size = sum(int(np.prod(jnp.shape(r))) for r in ratios)
+    if size == 0:
+        return jnp.zeros(())
+    total = sum(jnp.sum(r * r) if jnp.ndim(r) else r * r for r in ratios)
+    return jnp.sqrt(total / size)
+
+
+def check_precision() -> None:
+    """Everything here needs double precision, which saltus switches on when it is imported."""
+    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        raise RuntimeError(
+            "saltus computes in double precision, which was switched off after saltus was "
+            'imported: write jax.config.update("jax_enable_x64", True), and dtype=jnp.float32 '
+            "where you want single precision."
+        )
+
+
+def still(tree: Any) -> Any:
+    """The same values without derivatives."""
+    return jax.tree.map(jax.lax.stop_gradient, tree)
+
+
+def spelled(shape: Shape, root: str) -> list[str]:
+    """The float leaves of a pytree as Python."""
+    tree = jax.tree_util.tree_unflatten(shape.treedef, list(shape.kinds))
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [expression(path, root) for path, kind in paths if kind == "f"]

@@ -1,0 +1,89 @@
+"""Losses as people hand them over: compiled or not, of any tree of parameters, scalar."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .text import picture
+
+
+def promoted(leaf: Any) -> Any:
+    """Whole numbers as floats: a gradient is asked for."""
+    dtype = getattr(leaf, "dtype", type(leaf))
+    whole = dtype is int or (dtype is not bool and jnp.issubdtype(dtype, jnp.integer))
+    return jnp.asarray(leaf, jnp.float64) if whole else leaf
+
+
+def _is_float(leaf: Any) -> bool:
+    """Also of what is traced, of which equinox's own question is not answered by every jax."""
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+    return isinstance(leaf, float | complex)
+
+
+def numbers_of(p: Any, owner: str) -> tuple[Any, Callable[[Any], Any]]:
+    """The numbers in p, whole ones as floats, and how p is put together again."""
+    if callable(p) and not jax.tree.leaves(eqx.filter(p, eqx.is_array_like)):
+        raise TypeError(f"{owner}: p is a function. The function comes first, then p.")
+    numbers, others = eqx.partition(jax.tree.map(promoted, p), _is_float)
+    if not jax.tree.leaves(numbers):
+        raise ValueError(f"{owner}: p is {picture(p)}, which has no numbers to differentiate in.")
+    return numbers, lambda q: eqx.combine(q, others)
+
+
+def of_numbers(loss: Callable, p: Any, owner: str) -> tuple[Callable, Any]:
+    """A loss as a function of the numbers in p; functions in p (of a network) stay as they are."""
+    numbers, whole = numbers_of(p, owner)
+    if jax.tree.structure(numbers) == jax.tree.structure(p):
+        return loss, numbers
+    return (lambda q: loss(whole(q))), numbers
+
+
+_JITTED: Any = (type(jax.jit(lambda: 0)), type(eqx.filter_jit(lambda: 0)))
+
+
+def uncompiled(fn: Callable) -> Callable:
+    """What `jax.jit` or `equinox.filter_jit` was given; every other function as it is.
+
+    `__wrapped__` alone says nothing: a decorator may do anything with the function it wraps."""
+    if isinstance(fn, types.MethodType):
+        inner = uncompiled(fn.__func__)
+        return fn if inner is fn.__func__ else types.MethodType(inner, fn.__self__)
+    if isinstance(fn, functools.partial):
+        inner = uncompiled(fn.func)
+        return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
+    if not isinstance(fn, _JITTED):
+        return fn
+    given: Any = getattr(fn, "_fun", None) or fn.__wrapped__  # `wraps` may set `__wrapped__` anew
+    return uncompiled(given)
+
+
+def unless_nan(value: Any, gradient: Any) -> Any:
+    """The gradient of a loss, which is no number where the loss is none: not zero."""
+    finite = jnp.isfinite(value)
+    return jax.tree.map(lambda g: jnp.where(finite, g, jnp.nan), gradient)
+
+
+def scalar(
+    value: Any, owner: str = "error_estimate", write: str = 'lambda p: solve(...).final.x["h"]'
+) -> Any:
+    """The value of a loss, or an error where it is not one real number."""
+    if not hasattr(value, "dtype") and not isinstance(value, int | float):
+        shown = picture(value)
+    elif jnp.ndim(value):
+        shown = f"an array of shape {jnp.shape(value)}"
+    elif not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        shown = "a whole number, which has no derivatives"
+    else:
+        return value
+    raise ValueError(
+        f"{owner}: the loss returned {shown}, expected one number. Write {write}, or a sum."
+    )

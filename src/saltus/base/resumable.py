@@ -1,0 +1,282 @@
+"""Long work in passes: compiled code sees no signal, so it comes back to Python now and then."""
+
+from __future__ import annotations
+
+import functools
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+
+from .control_flow import always_compiled
+from .kernel import one_kernel
+
+PASS = 0.5  # seconds that a pass should take
+TRIAL = 8  # iterations of the trial from which the first long pass is planned
+TELLING = 0.02  # seconds from which on the time of a pass is that of its iterations
+LARGE = 2**20  # bytes of a reel that is better made where it is filled
+LONG = 2**14  # entries of a long reel, at most
+REEL = 2**24  # bytes of a long reel, at most
+
+
+class Work:
+    """Work that can be left and gone on with, on a tape without an end.
+
+    `opening(*args)` gives the first state, `room(state, size)` an empty reel of tape for it, with
+    `size` entries and one more, and `going(state, reel, args, limit, base)` goes on for at most
+    `limit` iterations and also returns their number; `base` entries are on the reels before.
+    `used(state)` is the number of entries, of each lane or of all.
+
+    The first reel is short, all others have one length: however long the work, there are two
+    programs.
+    """
+
+    def __init__(
+        self, opening: Callable, room: Callable, going: Callable, used: Callable, size: int,
+        where: str,
+    ):  # fmt: skip
+        self.opening, self.room, self.going, self.used = opening, room, going, used
+        self.size = size  # of the first reel
+        self.platform = where
+        self.rates: dict = {}  # seconds per iteration, by shape
+        self._begun: dict = {}
+        self._empty: dict = {}
+        self._programs: dict = {}
+        self._lengths: dict = {}  # of the tapes that were handed on, by shape
+
+    def complete(self, args: Any, shape: Any, status: Callable) -> tuple[Any, Any, bool]:
+        """State and tape at the end, and whether Ctrl-C has ended it.
+
+        `status(state, size)` says whether there is more to do, and whether the tape is full.
+        """
+        size, base, fresh, reels = self.size, 0, True, []
+        begun, state = self._first(args, shape)
+        structure, flat = self._blank(state, shape, size)
+        with Passes(self.rates, shape) as passes:
+            while True:
+                try:
+                    passes.look()
+                    program = self._program(begun, structure, shape, size, not flat)
+                    flat = passes.run(program, fresh, base, [*flat, *args])
+                except KeyboardInterrupt:
+                    if fresh:
+                        raise
+                    state, reel = jax.tree.unflatten(structure, flat)
+                    return state, self._tape(shape, state, reels, reel), True
+                fresh = False
+                state, reel = jax.tree.unflatten(structure, flat)
+                more, full = status(state, base + size)
+                if not more:
+                    return state, self._tape(shape, state, reels, reel), False
+                if full:
+                    reels.append(reel)
+                    base += size
+                    if len(reels) == 1:
+                        size = self._long(reel)
+                        reel = self._reel(state, shape, size)
+                    structure, flat = self._blank(state, shape, size)[0], (state, reel)
+                    flat = jax.tree.leaves(flat)
+
+    def _long(self, reel: Any) -> int:
+        """The size of later reels: long, but not large."""
+        row = sum(v.nbytes for v in jax.tree.leaves(reel)) / (self.size + 1)
+        size = self.size
+        while 4 * size <= min(LONG, REEL / row):
+            size *= 4
+        return size
+
+    def _reel(self, state: Any, shape: Any, size: int) -> Any:
+        """An empty one."""
+        structure, flat = self._blank(state, shape, size)
+        if flat:
+            return jax.tree.unflatten(structure, flat)[1]
+        return _zeros(jax.eval_shape(functools.partial(self.room, size=size), state))
+
+    def _tape(self, shape: Any, state: Any, reels: list, last: Any) -> Any:
+        """All reels as one tape, of a length that was used before if there is one."""
+        used = np.asarray(self.used(state))
+        length = self._length(shape, int(np.max(used, initial=0)))
+        if not reels and length == self.size:
+            return last
+        return jax.tree.map(functools.partial(_joined, used, length), *reels, last)
+
+    def _length(self, shape: Any, most: int) -> int:
+        """One of few lengths, since every one has its own programs for what is done with tapes."""
+        length = self.size
+        while length < most:
+            length *= 4
+        known = self._lengths.setdefault(shape, set())
+        near = [n for n in known if length <= n <= 16 * length]
+        known.add(min(near, default=length))
+        return min(near, default=length)
+
+    def _first(self, args: Any, shape: Any) -> tuple[Any, Any]:
+        """The opening as a program, and zeros like what it gives."""
+        if shape not in self._begun:
+            closed, state = jax.make_jaxpr(self.opening, return_shape=True)(*args)
+            self._begun[shape] = closed, _zeros(state)
+        return self._begun[shape]
+
+    def _blank(self, state: Any, shape: Any, size: int) -> tuple[Any, list]:
+        """The structure of a state and a reel, and their leaves unless they are large."""
+        if (shape, size) not in self._empty:
+            tape = jax.eval_shape(functools.partial(self.room, size=size), state)
+            flat, structure = jax.tree.flatten((state, tape))
+            small = sum(v.size * v.dtype.itemsize for v in flat) < LARGE
+            self._empty[shape, size] = structure, _zeros(flat) if small else []
+        return self._empty[shape, size]
+
+    def _program(self, begun: Any, structure: Any, shape: Any, size: int, bare: bool) -> Program:
+        """The pass over a reel of some size; a bare one makes its state and reel itself."""
+        key = (shape, size, bare)
+        if key not in self._programs:
+            flat = functools.partial(self._pass, begun, structure, size if bare else None)
+            self._programs[key] = Program(always_compiled(one_kernel(flat, self.platform)))
+        return self._programs[key]
+
+    def _pass(
+        self, begun: Any, structure: Any, bare: int | None, limit: Any, fresh: Any, base: Any,
+        *given: Any,
+    ) -> list:  # fmt: skip
+        n = structure.num_leaves if bare is None else 0
+        args = given[n:]
+        if bare is None:
+            state, tape = jax.tree.unflatten(structure, given[:n])
+            leaves, tree = jax.tree.flatten(state)
+            first = jax.lax.cond(fresh, lambda: jex.jaxpr_as_fun(begun)(*args), lambda: leaves)
+            state = jax.tree.unflatten(tree, first)
+        else:
+            tree = jax.tree.structure(jax.tree.unflatten(structure, [0] * structure.num_leaves)[0])
+            first = jex.jaxpr_as_fun(begun)(*args)
+            first = [v if hasattr(v, "shape") else jnp.asarray(v) for v in first]  # known numbers
+            state = jax.tree.unflatten(tree, first)
+            tape = self.room(state, size=bare)
+        state, tape, count = self.going(state, tape, list(args), limit, base)
+        return [*jax.tree.leaves((state, tape)), count]
+
+
+class Program:
+    """A compiled pass of (limit, fresh, base, state, reel, args): state, reel and iterations."""
+
+    def __init__(self, call: Any):
+        self.call = call
+        self.compiled = False
+
+    def timed(self, limit: int, fresh: bool, base: int, given: list) -> tuple[list, int, float]:
+        """What at most `limit` iterations give, how many it were, and in how many seconds."""
+        start = time.perf_counter()
+        *results, count = self.call(_whole(limit), _flag(fresh), _whole(base), *given)
+        count = int(np.asarray(count))  # waits
+        return results, count, time.perf_counter() - start
+
+
+class Passes:
+    """Passes of about half a second each; within them Ctrl-C waits for its turn.
+
+    Without that, the interrupt would hit Python just as a pass returns, and lose its results; or
+    while the garbage is collected, and be lost itself. Pressed twice, it does not wait. A handler
+    of the user's own is called as ever; if it raises nothing, the work goes on.
+    """
+
+    def __init__(self, rates: dict, shape: Any):
+        self.rates, self.shape = rates, shape
+        self._handler: Any = None
+        self._noted: Any = None
+
+    def __enter__(self) -> Passes:
+        self._hold()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._release()
+
+    def run(self, program: Program, fresh: bool, base: int, given: list) -> list:
+        """One pass; of no iterations if it has to be compiled first."""
+        limit = self._limit() if program.compiled else 0
+        results, count, seconds = program.timed(limit, fresh, base, given)
+        program.compiled = True
+        if count:
+            self._learn(seconds, seconds / count)
+        return results
+
+    def look(self) -> None:
+        """Let Ctrl-C through, if it was pressed."""
+        if self._noted is not None:
+            self._release()
+            self._hold()
+
+    def _limit(self) -> int:
+        """The power of two below the iterations of one pass: few different numbers."""
+        if self.shape not in self.rates:
+            return TRIAL
+        most = PASS / max(self.rates[self.shape], 1e-9)
+        return 2 ** math.floor(math.log2(most)) if most > 1 else 1
+
+    def _learn(self, seconds: float, rate: float) -> None:
+        """Short passes are mostly overhead: they can only show that iterations take less time."""
+        old = self.rates.get(self.shape, rate)
+        self.rates[self.shape] = min(rate, 4 * old if seconds > TELLING else old)
+
+    def _hold(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            signal.signal(signal.SIGINT, self._note)
+            self._handler = handler
+
+    def _note(self, *what: Any) -> None:
+        self.look()
+        self._noted = what
+
+    def _release(self) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        what, self._noted = self._noted, None
+        if what is not None and handler is not None:
+            handler(*what)
+
+
+@functools.lru_cache(maxsize=64)
+def _whole(value: int) -> Any:
+    return jnp.asarray(value, jnp.int32)
+
+
+@functools.lru_cache(maxsize=2)
+def _flag(value: bool) -> Any:
+    return jnp.asarray(value, bool)
+
+
+def _zeros(tree: Any) -> Any:
+    def one(v: Any) -> Any:
+        plain = isinstance(v.dtype, np.dtype)  # keys are not
+        return jnp.asarray(np.zeros(v.shape, v.dtype)) if plain else jnp.zeros(v.shape, v.dtype)
+
+    return jax.tree.map(one, tree)
+
+
+def _joined(used: np.ndarray, length: int, *parts: Any) -> Any:
+    """The entries of all reels in one array, and zeros after the last one of each lane."""
+    *before, last = parts
+    if not isinstance(last.dtype, np.dtype):  # keys
+        rest = jnp.zeros((length + 1, *last.shape[1:]), last.dtype)
+        return jnp.concatenate([*(v[:-1] for v in before), last, rest])[: length + 1]
+    whole, place = np.zeros((length + 1, *last.shape[1:]), last.dtype), 0
+    for part in (*(v[:-1] for v in map(np.asarray, before)), np.asarray(last)):
+        some = part[: length + 1 - place]
+        whole[place : place + len(some)] = some
+        place += len(part)
+    if used.ndim:
+        beyond = np.arange(length + 1).reshape(-1, *[1] * used.ndim) > used
+        whole[beyond] = 0
+    else:
+        whole[int(used) + 1 :] = 0
+    return jax.device_put(whole, last.sharding)

@@ -1,0 +1,76 @@
+"""Numbers, tables and trees as text."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def number(value: Any, digits: int = 6, zeros: bool = False) -> str:
+    """A number with so many digits, with trailing zeros for columns; integers as they are."""
+    value = np.asarray(value)[()]
+    if not isinstance(value, float | np.floating):
+        return f"{value}"
+    return f"{value:#.{digits}g}" if zeros else f"{value:.{digits}g}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Columns under their heads, numbers to the right, columns in `left` to the left."""
+    cells = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [
+            text.ljust(width) if k in left else text.rjust(width)
+            for k, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
+
+
+def derivatives(
+    values: Mapping[str, Any], jacobian: Mapping[str, Mapping[str, Any]], order: Sequence[str]
+) -> str:
+    """A table of values and of their derivatives with respect to the parameters `order`."""
+    rows = [
+        [name, number(values[name], 6, True), *(number(row[a], 6, True) for a in order)]
+        for name, row in ((name, jacobian[name]) for name in values)
+    ]
+    return table(["", "value", *(f"d/d{a}" for a in order)], rows)
+
+
+# -- files ---------------------------------------------------------------------------------------
+def write_columns(path: Path, columns: Any) -> Path:
+    """A file with one named column after the other."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_cell(v) for v in row] for row in zip(*columns.values(), strict=True))
+    return path
+
+
+def _cell(value: Any) -> Any:
+    """Floats so that they read back as they were; NaN as an empty cell."""
+    value = value.item() if hasattr(value, "dtype") else value
+    if isinstance(value, float):
+        return "" if np.isnan(value) else repr(value)
+    return value
+
+
+def picture(tree: Any) -> str:
+    """A short picture of a structure: names, not values."""
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{k!r}: {picture(v)}" for k, v in tree.items()) + "}"
+    if isinstance(tree, tuple | list):
+        inner = ", ".join(picture(v) for v in tree)
+        return f"({inner})" if isinstance(tree, tuple) else f"[{inner}]"
+    if hasattr(tree, "shape"):
+        return "number" if tree.shape == () else f"array{list(tree.shape)}"
+    if tree is None:
+        return "None"
+    return "number" if isinstance(tree, int | float) else type(tree).__name__

@@ -1,0 +1,90 @@
+"""What to say where a model function cannot be traced."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import textwrap
+import traceback
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+# -- functions that cannot be traced ------------------------------------------------------------
+LONG = 90  # characters of a line that are shown
+NOTE = "In the model: "
+LIBRARIES = {"saltus", "jax", "jaxlib", "equinox", "numpy", "scipy"}
+# Errors of functions that need a value where there is a placeholder: what happened, what to write.
+UNKNOWN: dict[type[Exception], tuple[str, str]] = {
+    jax.errors.TracerBoolConversionError: (
+        "a Python condition (if, while, and, or, not, min, max, bool)",
+        "saltus.when(condition, a, b) where the model switches there, an event where something "
+        "happens, or jnp.where(condition, a, b) where a and b join smoothly; &, | and ~ for and, "
+        "or and not; jnp.minimum and jnp.maximum for min and max",
+    ),
+    jax.errors.TracerArrayConversionError: (
+        "a NumPy function, or another that is not made with JAX,",
+        "{jnp} (import jax.numpy as jnp), and so with other functions",
+    ),
+    jax.errors.TracerIntegerConversionError: (
+        "an index of a list, a range or a size",
+        "jnp.asarray(values)[k] instead of values[k]; a range or a size must not depend on states "
+        "or parameters",
+    ),
+    jax.errors.NonConcreteBooleanIndexError: (
+        "a condition as an index",
+        "jnp.where(condition, array, 0.0) instead of array[condition]",
+    ),
+    jax.errors.ConcretizationTypeError: (
+        "a function that needs a plain number (one of math, float, int, a size)",
+        "{jnp}, leave float(...) out, write jnp.floor(...) instead of int(...); a size must not "
+        "depend on states or parameters",
+    ),
+}
+UNTRACEABLE = tuple(UNKNOWN)
+
+
+def untraceable(owner: str, error: Exception) -> TypeError:
+    """An error of tracing in words about the model function in which it arose."""
+    what, write = next(words for kind, words in UNKNOWN.items() if isinstance(error, kind))
+    place, line = _place(error)
+    used = [f for f in re.findall(r"\b(?:np|numpy|math)\.(\w+)", line) if hasattr(jnp, f)]
+    module = "math" if isinstance(error, jax.errors.ConcretizationTypeError) else "np"
+    names = dict.fromkeys(used or ["sin"])
+    instead = " and ".join(f"jnp.{name} instead of {module}.{name}" for name in names)
+    write = write.format(jnp=instead)
+    where = f" in {place} ({line})" if line else f" in {place}" if place else ""
+    return TypeError(
+        f"{owner}: {what} got a state or a parameter{where}. Their values are not known while the "
+        f"model is translated, which is done once, before there are numbers. Write {write}."
+    )
+
+
+def noted(owner: str, error: Exception) -> None:
+    """Add to an error in which model function, and where, it arose."""
+    here = traceback.walk_tb(error.__traceback__)
+    ours = [_library(frame) == "saltus" for frame, _ in here][-1:] == [True]
+    if ours or any(note.startswith(NOTE) for note in getattr(error, "__notes__", ())):
+        return  # it says so itself
+    place, _ = _place(error)
+    error.add_note(f"{NOTE}{owner}{place and f', at {place}'}.")
+
+
+def _place(error: Exception) -> tuple[str, str]:
+    """Where in the user's files an error arose, `model.py:12`, and what is written there."""
+    own = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _library(frame) not in LIBRARIES
+    ]
+    if not own:
+        return "", ""
+    file, line = own[-1]
+    written = textwrap.shorten(linecache.getline(file, line), LONG, placeholder=" ...")
+    return f"{os.path.basename(file)}:{line}", written
+
+
+def _library(frame: Any) -> str:
+    return (frame.f_globals.get("__name__") or "").partition(".")[0]

@@ -1,0 +1,75 @@
+"""Where in a user's own code an error comes from."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LIBRARY = Path(__file__).resolve().parent.parent  # the folder of saltus
+
+
+def place(error: BaseException, folder: Path | None) -> str | None:
+    """`ball.py, line 12`: the innermost line of code below `folder` that led to the error."""
+    for link in _causes(error):
+        own = _syntax(link) or _frame(link, folder)
+        if own:
+            return own
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error that started it all first."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return reversed(chain)
+
+
+def _syntax(error: BaseException) -> str | None:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename)}, line {error.lineno}"
+    return None
+
+
+def _frame(error: BaseException, folder: Path | None) -> str | None:
+    if folder is None:
+        return None
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if _is_theirs(file, folder):
+            return f"{_short(frame.filename)}, line {frame.lineno}"
+    return None
+
+
+def _is_theirs(file: Path, folder: Path) -> bool:
+    if not file.is_file():
+        return False
+    file = file.resolve()
+    libraries = file.is_relative_to(LIBRARY) or "site-packages" in file.parts
+    return file.is_relative_to(folder) and not libraries
+
+
+def _short(filename: str) -> str:
+    """The path as seen from where the command runs."""
+    file = Path(filename).resolve()
+    here = Path.cwd()
+    return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
+
+
+LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
+
+
+def line_of_equation(eqn: Any) -> str:
+    """The user's line of an equation of a traced function."""
+    trace = getattr(getattr(eqn, "source_info", None), "traceback", None)
+    for frame in getattr(trace, "frames", ()):
+        if frame.file_name.startswith(str(LIBRARY)):
+            break
+        if not LIBRARIES.search(frame.file_name):
+            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
+    return ""

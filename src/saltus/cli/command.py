@@ -1,0 +1,57 @@
+"""What a command is, and what it hands back."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base.names import named
+
+
+class UsageError(ValueError):
+    """A command line that does not say what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a command found: as text, as data for `--json`, and what went wrong, if anything."""
+
+    text: str = ""
+    data: Any = None
+    complaint: str = ""
+    code: int = 0
+
+
+class Command(NamedTuple):
+    """A subcommand: its name, one line of help, examples, its arguments, and what it does."""
+
+    name: str
+    help: str
+    examples: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], Outcome]
+
+
+# -- JSON ---------------------------------------------------------------------------------------
+def plain(value: Any) -> Any:
+    """Anything made of numbers as JSON has it: lists, floats, null for NaN and infinity."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if hasattr(value, "dtype"):
+        return plain(np.asarray(value).tolist())
+    return str(value)
+
+
+def by_name(tree: Any, root: str) -> dict[str, Any]:
+    """The numbers of a pytree by their names, for JSON."""
+    return {name: plain(leaf) for name, leaf in named(tree, root).items()}

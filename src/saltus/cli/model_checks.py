@@ -1,0 +1,250 @@
+r"""The checks of `saltus check`, each a verdict and a sentence.
+
+Derivatives are compared along one random direction `v`, in which every number of the model changes
+in proportion to its size: $J v$ by the tangent sweep, $J^T u$ by the adjoint sweep with
+$u \cdot J v = J^T u \cdot v$, and the difference of two solves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.names import named, unknown
+from ..base.results import Result, SolveError
+from ..base.text import number
+from ..methods.step_control import PI
+from ..solver.scenario import Scenario, scenario_names
+from ..solver.start import first_state
+from .options import method_of
+from .quantities import Inputs, inputs, quantities, whole_numbers
+
+OK, WARNING, FAILED = "ok", "warning", "FAILED"
+STEPS = (1e-4, 1e-5, 1e-6)  # of finite differences, relative
+TIGHTER = 1e-3  # the tolerances at which derivatives meet finite differences, relative to yours
+
+
+class Finding(NamedTuple):
+    """A check, its verdict and a sentence."""
+
+    check: str
+    result: str
+    detail: str
+
+
+def examine(scenario: Scenario, explain: Callable[[Exception], str]) -> Iterator[Finding]:
+    """All checks in order, until one fails that the others need."""
+    try:
+        yield shapes(scenario)
+        yield from settings(scenario)
+        sol = scenario.solve()
+        yield solves(scenario, sol)
+    except Exception as error:
+        stage = "solve" if isinstance(error, SolveError) else "model"
+        yield Finding(stage, FAILED, explain(error))
+        return
+    varied = inputs(scenario, None)
+    if whole := whole_numbers(scenario):
+        text = f"{', '.join(whole)}: no derivative. Write 2.0 instead of 2 to have one."
+        yield Finding("whole numbers", WARNING, text)
+    if not varied.names:
+        yield Finding("derivatives", WARNING, "No float in the model to differentiate by.")
+        return
+    try:
+        yield from derivatives(varied, list(quantities(scenario, sol)))
+    except Exception as error:
+        yield Finding("derivatives", FAILED, explain(error))
+
+
+# -- the model ----------------------------------------------------------------------------------
+def shapes(scenario: Scenario) -> Finding:
+    """What model functions return fits the state: solve checks it before the first step."""
+    start = scenario.start_at(scenario.p)
+    first_state(scenario.system, start, scenario.p, scenario.t1)
+    counts = [
+        (_size(start.x, "x"), "state"),
+        (_size(start.z, "z"), "algebraic state"),
+        (_size(scenario.p, "p"), "parameter"),
+        (len(scenario.system.events), "event"),
+    ]
+    words = [f"{n} {what}{'s' if n != 1 else ''}" for n, what in counts if n]
+    return Finding("model", OK, f"{', '.join(words)}; all functions return what they should.")
+
+
+def _size(tree: Any, root: str) -> int:
+    return sum(int(np.size(leaf)) for leaf in named(tree, root).values())
+
+
+def settings(scenario: Scenario) -> Iterator[Finding]:
+    """What the scenario says about a fit is about numbers that it has."""
+    names = dict.fromkeys(
+        [*(scenario.free or ()), *scenario.bounds, *scenario.scales, *scenario.priors]
+    )
+    if not names:
+        return
+    known = scenario_names(scenario)
+    lost = [name for name in names if not any(_covers(name, k) for k in known)]
+    if lost:
+        yield Finding("fit settings", FAILED, str(unknown(lost[0], known)))
+    else:
+        yield Finding("fit settings", OK, f"About {', '.join(names)}: all of them are there.")
+
+
+def _covers(name: str, known: str) -> bool:
+    """A name of a fit: exact, an entry, the beginning of names, a pattern."""
+    stem = name.rpartition("[")[0] if name.endswith("]") else name
+    return (
+        known in (name, stem)
+        or known.startswith((f"{name}.", f"{name}["))
+        or fnmatchcase(known, name)
+    )
+
+
+# -- the solve ----------------------------------------------------------------------------------
+def solves(scenario: Scenario, sol: Any) -> Finding:
+    """It reaches the end, and not by brute force."""
+    result, steps, rejected = Result(int(sol.result)), int(sol.stats.steps), int(sol.stats.rejected)
+    end = "a terminal event" if result is Result.terminated else "the end"
+    text = (
+        f"{type(method_of(scenario)).__name__} reaches {end} at t = {number(sol.final.t)} in "
+        f"{steps} steps ({rejected} rejected), with {int(sol.stats.events)} events."
+    )
+    if rejected > 20 and rejected > 0.5 * steps:
+        hint = "Look for a kink without an event (saltus.when), or try --method Radau5."
+        return Finding("solve", WARNING, f"{text} Most steps are rejected. {hint}")
+    never = [name for name in sol.names if int(sol.events.of(name).count) == 0]
+    missed = f" Never: {', '.join(never)}." if never else ""
+    return Finding("solve", OK, text + missed)
+
+
+# -- derivatives --------------------------------------------------------------------------------
+def derivatives(varied: Inputs, names: list[str]) -> Iterator[Finding]:
+    """Tangents, adjoints and finite differences of all results along one direction."""
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], len(varied.names) + len(names))
+    size = np.abs(varied.values)
+    v = signs[: size.size] * np.where(size == 0.0, 1.0, size)
+    q, jv = _tangent(varied, names, v)
+    scale = np.abs(q) + np.abs(jv) + _floor(varied.scenario, names, q)
+    lost = [n for n, a in zip(names, jv, strict=True) if not np.isfinite(a)]
+    if lost:
+        yield Finding(
+            "tangent", FAILED,
+            f"The derivative of {lost[0]} is not finite. A grazing contact (a guard that touches "
+            "zero without crossing), or a root or quotient at zero, is the usual reason.",
+        )  # fmt: skip
+        return
+    yield dot_test(varied, names, v, jv, signs[size.size :] / scale)
+    tight = dataclasses.replace(varied, scenario=_tightened(varied.scenario))
+    if tight.scenario is not varied.scenario:
+        try:
+            better = _tangent(tight, names, v)
+        except (SolveError, KeyError):
+            yield Finding(
+                "accuracy", WARNING,
+                "With tighter tolerances it stops early or has other events: results are not to "
+                "be trusted at the given ones. Try --rtol 1e-10 --atol 1e-10.",
+            )  # fmt: skip
+            tight = varied
+        else:
+            yield accuracy(names, (q, jv), better, scale)
+            jv = better[1]
+    yield differences(tight, names, v, jv, scale)
+
+
+def _floor(scenario: Scenario, names: list[str], q: np.ndarray) -> np.ndarray:
+    """What is small beside the tolerances, or beside other entries of the same array, is zero."""
+    method = method_of(scenario)
+    atol = min(float(np.min(a)) for a in jax.tree.leaves(method.atol))
+    kinds = [name.partition("[")[0] for name in names]
+    sizes = {kind: 0.0 for kind in kinds}
+    for kind, value in zip(kinds, np.abs(q), strict=True):
+        sizes[kind] = max(sizes[kind], float(value))
+    absolute = atol / float(method.rtol) if method.rtol else 1.0
+    return 1e-6 * (absolute + np.array([sizes[kind] for kind in kinds])) + np.finfo(float).tiny
+
+
+def _vector(varied: Inputs, names: list[str]) -> Callable[[Any], Any]:
+    def results(change: Any) -> Any:
+        found = varied.results(change)
+        return jnp.stack([found[name] for name in names])
+
+    return results
+
+
+def _tangent(varied: Inputs, names: list[str], v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    q, jv = jax.jvp(_vector(varied, names), (jnp.zeros(v.size),), (jnp.asarray(v),))
+    return np.asarray(q), np.asarray(jv)
+
+
+def dot_test(varied: Inputs, names: list[str], v: Any, jv: Any, u: Any) -> Finding:
+    """The adjoint sweep is the transpose of the tangent sweep; it also shows idle parameters."""
+    _, pull = jax.vjp(_vector(varied, names), jnp.zeros(v.size))
+    (ju,) = pull(jnp.asarray(u))
+    ju = np.asarray(ju)
+    gap = abs(u @ jv - ju @ v) / max(np.sum(np.abs(u * jv)), np.finfo(float).tiny)
+    idle = [n for n, g in zip(varied.names, ju, strict=True) if g == 0.0]
+    text = f"Tangent and adjoint sweeps agree to {gap:.0e} (dot test)."
+    if not gap < 1e-6:
+        return Finding(
+            "tangent = adjoint", FAILED, f"Tangent and adjoint sweeps differ: {gap:.0e}."
+        )
+    if idle:
+        shown = ", ".join(idle[:8]) + (", ..." if len(idle) > 8 else "")
+        text += f" No effect on any result: {shown}."
+    return Finding("tangent = adjoint", WARNING if gap > 1e-9 or idle else OK, text)
+
+
+def accuracy(names: list[str], given: tuple, better: tuple, scale: Any) -> Finding:
+    """What the tolerances are good for: a comparison with much tighter ones."""
+    errors = [np.abs(a - b) / scale for a, b in zip(given, better, strict=True)]
+    value, slope = (float(np.max(e)) for e in errors)
+    text = f"Compared with 1000 times tighter tolerances: values to {value:.0e}"
+    text += f", derivatives to {slope:.0e}."
+    if max(value, slope) < 1e-4:
+        return Finding("accuracy", OK, text)
+    worst = names[int(np.argmax(np.maximum(*errors)))]
+    return Finding("accuracy", WARNING, f"{text} Worst is {worst}. Try smaller --rtol and --atol.")
+
+
+def differences(varied: Inputs, names: list[str], v: Any, jv: Any, scale: Any) -> Finding:
+    """The derivative is that of the solve: a central difference, the best of a few steps."""
+    results = _vector(varied, names)
+    best = np.full(len(names), np.inf)
+    values = np.full(len(names), np.nan)
+    for h in STEPS:
+        try:
+            slope = np.asarray(results(h * v) - results(-h * v)) / (2 * h)
+        except (SolveError, KeyError):  # stops early there, or has fewer events
+            continue
+        error = np.abs(slope - jv) / scale
+        values, best = np.where(error < best, slope, values), np.minimum(error, best)
+    k = int(np.argmax(best))
+    if not np.isfinite(best[k]):
+        text = "Models nearby stop early or have other events: nothing to compare with."
+        return Finding("finite difference", WARNING, text)
+    text = f"Derivatives and differences of solves agree to {best[k]:.0e}."
+    if best[k] < 1e-4:
+        return Finding("finite difference", OK, text)
+    return Finding(
+        "finite difference", WARNING if best[k] < 1e-2 else FAILED,
+        f"{names[k]} changes by {number(values[k])} in solves, by {number(jv[k])} in derivatives. "
+        "A kink without an event (abs, where, a table) is the usual reason: mark it with "
+        "saltus.when.",
+    )  # fmt: skip
+
+
+def _tightened(scenario: Scenario) -> Scenario:
+    """The scenario with tighter tolerances, or as it is where steps are fixed."""
+    method = method_of(scenario)
+    if not isinstance(method.control, PI):
+        return scenario
+    rtol = max(float(method.rtol) * TIGHTER, 1e-12)
+    ratio = rtol / float(method.rtol) if method.rtol else TIGHTER
+    atol = jax.tree.map(lambda a: a * ratio, method.atol)
+    return scenario.replace(method=dataclasses.replace(method, rtol=rtol, atol=atol))

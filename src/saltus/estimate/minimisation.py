@@ -1,0 +1,387 @@
+"""Minimising any loss of a simulation, under constraints: optimal control and design."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.extras import available
+from ..base.foreign_names import answered, missing
+from ..base.text import number, table
+from .constrained_loss import Problem
+from .constrained_optimisers import Counted, boxed, counted, in_boxes
+from .curvature import Look, between, look
+from .monitor import Monitor, read_checkpoint
+from .optimisers import OUT_OF_ITERATIONS, Limits, is_optax
+from .optimisers import optimiser as named_optimiser
+from .selection import choose
+from .starts import (
+    FEASIBLE,
+    MOST_FALLS,
+    STUCK,
+    Judged,
+    Start,
+    drawn,
+    first_line,
+    listed,
+    on_the_way,
+    tally,
+    verdict,
+)
+from .starts import counted as counted_draws
+
+_P = "The first guess is p, any pytree of numbers with names: saltus.minimise(loss, p)"
+_LOSS = "The loss comes first, a JAX function of the parameters: saltus.minimise(loss, p)"
+_OPTIMISER = 'Write optimiser="l-bfgs-b", "trust", "ipopt", "slsqp", "adam" or an optax rule'
+_MANY = "Write max_iterations=..., of which every start may have so many"
+_TOLERANCE = "Write tolerance=..., and settings of an optimiser as options={name: value}"
+_SUBJECT = (
+    'Return constraints beside the loss, loss, {"name": value}, and bound them with '
+    'subject_to={"name": (low, high)}'
+)
+_DERIVATIVE = "Derivatives are exact and need no argument: leave it out"
+_WATCH = 'Iterations are in best.history; write progress=True or log="run.jsonl" to watch them'
+_STARTS = "Write starts=8 and seed=0 for several first guesses within the bounds"
+_ARGS = "The loss has one argument: put others into it with lambda p: loss(p, data)"
+
+# Arguments of other optimisers, without capitals and underscores.
+ARGUMENTS = {
+    **dict.fromkeys(("x0", "y0", "u0", "p0", "init", "initial", "guess", "initialguess", "params",
+                     "parameters", "initparams"), _P),
+    **dict.fromkeys(("fun", "func", "fn", "f", "objective", "cost"), _LOSS),
+    **dict.fromkeys(("optimizer", "method", "solver", "algorithm", "minimizer", "opt"), _OPTIMISER),
+    **dict.fromkeys(("maxiter", "maxiters", "maxit", "niter", "nit", "iterations", "steps",
+                     "maxsteps", "nsteps", "maxfun", "maxfev", "maxeval", "epochs"), _MANY),
+    **dict.fromkeys(("tol", "ftol", "gtol", "xtol", "rtol", "atol", "eps", "learningrate", "lr"),
+                    _TOLERANCE),
+    **dict.fromkeys(("constraints", "constraint", "eqconstraints", "ineqconstraints", "subjectto",
+                     "st", "lbg", "ubg"), _SUBJECT),
+    **dict.fromkeys(("jac", "hess", "hessp", "grad", "gradient", "hessian", "fprime",
+                     "valueandgrad"), _DERIVATIVE),
+    **dict.fromkeys(("callback", "verbose", "disp", "iprint", "fulloutput"), _WATCH),
+    **dict.fromkeys(("restarts", "nstarts", "multistart", "nrestarts", "ntrials", "workers",
+                     "popsize", "key", "rng"), _STARTS),
+    **dict.fromkeys(("args", "kwargs", "data"), _ARGS),
+    **dict.fromkeys(("bound", "lb", "ub", "lower", "upper", "limits", "low", "high"),
+                    'Write bounds={"name": (low, high)}'),
+    "scale": 'Write scales={"name": "log"}',
+}  # fmt: skip
+
+# Attributes of other results, without capitals and underscores.
+ATTRIBUTES = {
+    **dict.fromkeys(("x", "xopt", "params", "parameters", "argmin", "solution"),
+                    "best.p has the parameters as they were given, best.values their numbers"),
+    **dict.fromkeys(("fun", "fopt", "value", "cost", "fval", "objective", "minimum"),
+                    "best.loss is the least loss"),
+    **dict.fromkeys(("success", "status", "converged", "exitflag"),
+                    "best.ok says whether it converged, best.result and best.message how it ended"),
+    **dict.fromkeys(("nit", "nfev", "njev", "niter", "iterations", "stats"),
+                    "best.history has one entry per iteration"),
+    **dict.fromkeys(("jac", "grad", "hess", "hessian", "hessinv"),
+                    "Differentiate the loss: jax.grad(loss)(best.p), jax.hessian(loss)(best.p)"),
+    **dict.fromkeys(("aux", "sol"), "best.extras has what the loss returned beside its value"),
+}  # fmt: skip
+
+TITLES = {
+    "minimum": "Local minimum",
+    "flat": "Local minimum or flat place",
+    "unknown": "Stationary point",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Minimum:
+    """What `minimise` found."""
+
+    p: Any
+    loss: float
+    constraints: dict[str, Any]
+    extras: Any  # what the loss returned beside its value, at the minimum
+    result: str
+    message: str
+    history: list[dict[str, Any]]
+    names: list[str]
+    values: np.ndarray
+    violation: float
+    seconds: float
+    starts: list[Start] = dataclasses.field(default_factory=list)
+    rejected: dict[str, int] = dataclasses.field(default_factory=dict)  # draws, by reason
+    notes: list[str] = dataclasses.field(default_factory=list)
+    kind: str = "unknown"  # of a point that converged: "minimum", "flat" or "unknown"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the search converged, and not to a point that is seen to be no minimum."""
+        return self.result == "converged"
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing(self, "a minimum", name, ATTRIBUTES)
+
+    def __repr__(self) -> str:
+        rows = [
+            [n, number(v, 6, True)] for n, v in list(zip(self.names, self.values, strict=True))[:24]
+        ]
+        held = [[f"  {n}", _few(v)] for n, v in self.constraints.items()]
+        lines = [
+            f"{self._title()}{'.' if self.ok else ':'} {self.message}",
+            *(f"  Note: {text}" for text in self.notes),
+            f"  loss {self.loss:.8g}, largest violation {self.violation:.1e}, "
+            f"{len(self.history)} iterations, {self.seconds:.1f} s",
+            table(["", "value"], [*rows, *held]),
+        ]
+        many = ["", listed(self.starts, self.names)] if len(self.starts) > 1 else []
+        return "\n".join([*lines, *many])
+
+    def _title(self) -> str:
+        if self.ok:
+            return f"{TITLES[self.kind]}: converged"
+        return self.result.replace("_", " ").capitalize()
+
+
+def _few(value: Any) -> str:
+    value = np.asarray(value)
+    return number(value, 6) if value.ndim == 0 else f"{value.min():.6g} to {value.max():.6g}"
+
+
+@functools.partial(answered, table=ARGUMENTS)
+def minimise(
+    loss: Callable,
+    p: Any,
+    *,
+    free: Any = None,
+    bounds: Mapping[str, Any] | None = None,
+    scales: Mapping[str, str] | None = None,
+    subject_to: Mapping[str, Any] | None = None,
+    optimiser: Any = "auto",
+    starts: int = 1,
+    seed: int = 0,
+    max_iterations: int = 200,
+    tolerance: float = 1e-8,
+    options: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    log: Any = None,
+    checkpoint: Any = None,
+    resume: Any = None,
+) -> Minimum:
+    """The parameters at which `loss(p)` is least, within bounds and under constraints.
+
+    `loss` is any JAX function of the parameters that returns a number, or a number and a dict.
+    Entries of the dict that `subject_to` names are constraints, in `(low, high)` (None for no
+    bound) or equal to a number; arrays are constrained entry by entry. A `Solution` in the dict is
+    how changes of the event sequence are seen; it is in `extras` of the result. Inputs, start and
+    end times are parameters like any other.
+
+    `starts` is a number of first guesses: the given one, then a Sobol sequence within the bounds,
+    drawn again where the loss is not finite. `starts` of the result lists how each ended. What is
+    found is a local minimum, the least of them. Constraints on saved values are looked at between
+    the saved times afterwards; `sol.min` and `sol.max` hold them everywhere.
+
+    `max_iterations` is for every start, with all that it takes. A gradient of zero is not taken for
+    a minimum: the curvature is looked at where a search ends, along directions that bounds and
+    constraints leave free, and a saddle or a maximum is left to both sides. Differences of
+    gradients do where they are clear, two evaluations for a parameter (24 products beyond 32 of
+    them); only where they leave a doubt is the Hessian compiled. What cannot be left is called
+    `stationary`, not `converged`.
+    """
+    _check_count("starts", starts, "the given guess is one of them")
+    _check_count("max_iterations", max_iterations, "for every start")
+    try:
+        chosen = choose(p, [], [], free, bounds, scales)
+    except ValueError as error:
+        raise ValueError(f"minimise: {error}") from error
+    problem = Problem(loss, chosen, dict(subject_to or {}), p)
+    if optimiser == "auto":
+        optimiser = ("ipopt" if available("ipyopt") else "slsqp") if subject_to else "l-bfgs-b"
+    method = named_optimiser(optimiser)
+    if problem.below.size and str(optimiser).lower() not in ("ipopt", "slsqp"):
+        raise ValueError(
+            f'minimise: {optimiser!r} keeps no constraints. Write optimiser="ipopt" or "slsqp".'
+        )
+    monitor = Monitor(chosen.names, progress, log, checkpoint, max_iterations)
+    limits = Limits(max_iterations, tolerance)
+    given, extra = dict(options or {}), {}
+    first = chosen.initial
+    if resume is not None:
+        first, extra = read_checkpoint(resume, chosen.names)
+        if extra and is_optax(optimiser):
+            given["resume"] = extra
+    clock = time.perf_counter()
+
+    def search(guess: np.ndarray) -> Judged:
+        own = dict(given)
+        given.pop("resume", None)  # what an optimiser had learnt is for the first start
+        once = counted if is_optax(optimiser) else boxed
+        return _searched(once, method, problem, guess, monitor, limits, own)
+
+    run = _Run(problem, search, monitor)
+    try:
+        run.all(first, starts, seed)
+    finally:
+        if run.best is not None:
+            monitor.end(run.best.u, problem.value(run.best.u))
+        monitor.close()
+    return _minimum(problem, run, monitor, time.perf_counter() - clock)
+
+
+def _check_count(name: str, given: Any, what: str) -> None:
+    """A number of things that must be one at least."""
+    whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
+    if not whole or given < 1:
+        raise ValueError(
+            f"minimise: {name} is {given!r}, expected a whole number from 1 ({what}). "
+            f"Write {name}={8 if name == 'starts' else 200}, or leave it out."
+        )
+
+
+def _searched(
+    once: Callable, method: Callable, problem: Problem, u: np.ndarray, monitor: Monitor,
+    limits: Limits, given: dict,
+) -> Judged:  # fmt: skip
+    """One search; from a point that turns out to be no minimum it goes on to a lower one."""
+    watched = Counted(monitor, problem, limits.iterations)
+    for left in range(MOST_FALLS + 1):
+        ending = once(method, problem, u, watched, limits, given)
+        end, ok, text = ending.u, ending.satisfied, ending.message
+        if not ok or problem.violation(end) > FEASIBLE:
+            return Judged(end, ok, text, left=left)
+        seen = look(problem, end, limits.tolerance)
+        if seen.kind == "steep":  # an optimiser for smooth losses stopped at a kink
+            ending = in_boxes(problem, end, watched, limits)
+            end, ok, text = ending.u, ending.satisfied, ending.message
+            seen = look(problem, end, limits.tolerance) if ok else Look("unknown")
+            ok, text = (False, STUCK) if seen.kind == "steep" else (ok, text)
+        if seen.lower is None:
+            return Judged(end, ok, text, seen, left)
+        u, given = seen.lower, {k: v for k, v in given.items() if k != "resume"}
+        if watched.left <= 0:
+            return Judged(u, False, OUT_OF_ITERATIONS, left=left + 1)
+    return Judged(u, False, f"after {MOST_FALLS + 1} stationary points", left=MOST_FALLS + 1)
+
+
+class _Run:
+    """Searches from several first guesses, the best ending of all, and a line for each."""
+
+    def __init__(self, problem: Problem, search: Callable, monitor: Monitor):
+        self.problem, self._search, self._monitor = problem, search, monitor
+        self.best: Judged | None = None
+        self.chosen = 0  # the start that ended best
+        self.starts: list[Start] = []
+        self.rejected: dict[str, int] = {}
+        self.wanted = 1
+        self.interrupted = False
+        self._errors: list[Exception] = []
+
+    def all(self, first: np.ndarray, count: int, seed: int) -> None:
+        """From `first`, then from others that are drawn."""
+        self.wanted, guesses = count, [first]
+        try:
+            if count > 1:
+                self._monitor.enter("drawing starts", self.problem)
+                others, self.rejected = drawn(self.problem, count - 1, seed)
+                guesses += others
+            for k, guess in enumerate(guesses):
+                name = "minimise" if count == 1 else f"start {k + 1} of {len(guesses)}"
+                self._monitor.enter(name, self.problem)
+                self._one(guess)
+        except KeyboardInterrupt:
+            self._stop(guesses)
+        if self.best is None:
+            self._none()
+
+    def _one(self, guess: np.ndarray) -> None:
+        problem, entry = self.problem, self._entry(guess)
+        problem.best = None
+        try:
+            why = problem.unusable(guess)
+            entry = self._entry(guess, problem.value(guess), problem.violation(guess))
+            if why and not np.isfinite(entry.start_loss):
+                self.starts.append(dataclasses.replace(entry, result="not_finite", message=why))
+                return
+            ending = self._search(guess)
+        except Exception as error:
+            self._errors.append(error)
+            text = first_line(error)
+            self.starts.append(dataclasses.replace(entry, result="raised", message=text))
+            return
+        self._ended(entry, ending)
+
+    def _entry(self, guess: np.ndarray, loss: float = np.nan, off: float = np.nan) -> Start:
+        return Start(self.problem.natural(guess), loss, off, "interrupted")
+
+    def _ended(self, entry: Start, ending: Judged, result: str = "") -> None:
+        problem, u = self.problem, ending.u
+        named, text = verdict(problem, ending, entry.start_loss)
+        self.starts.append(
+            dataclasses.replace(
+                entry, result=result or named, message=text, loss=problem.value(u),
+                violation=problem.violation(u), end=problem.natural(u),
+            )
+        )  # fmt: skip
+        if self.best is None or _better(problem, ending, self.best):
+            self.best, self.chosen = ending, len(self.starts) - 1
+
+    def _stop(self, guesses: list[np.ndarray]) -> None:
+        """By hand: the best point of the start that was under way counts, others did not run."""
+        self.interrupted = True
+        here, problem = guesses[len(self.starts)], self.problem
+        u = here if problem.best is None else problem.best[1]
+        entry = self._entry(here, problem.value(here), problem.violation(here))
+        self._ended(entry, Judged(u, False, ""), "interrupted")
+        for guess in guesses[len(self.starts) :]:
+            self.starts.append(dataclasses.replace(self._entry(guess), result="not_run"))
+
+    def _none(self) -> None:
+        """No start got anywhere."""
+        if self._errors:
+            raise self._errors[0]
+        why = self.starts[0].message
+        raise ValueError(
+            f"minimise: the loss is not finite at the first guess ({why}). Run the simulation "
+            "there by hand to see why: loss(p)."
+            + (f" {counted_draws(self.rejected, self.wanted - 1, 0)}" if self.wanted > 1 else "")
+        )
+
+
+def _better(problem: Problem, one: Judged, other: Judged) -> bool:
+    """Less violation first, then less loss."""
+    a, b = (max(problem.violation(e.u), FEASIBLE) for e in (one, other))
+    return (a, problem.value(one.u)) < (b, problem.value(other.u))
+
+
+def _same_loss(problem: Problem, run: _Run) -> str:
+    """How many starts ended where, in words."""
+    best = run.starts[run.chosen]
+
+    def between(a: np.ndarray, b: np.ndarray) -> float:
+        return problem.value(problem.free.vector((a + b) / 2))
+
+    return tally(run.starts, best, problem.free.units(), between)
+
+
+def _minimum(problem: Problem, run: _Run, monitor: Monitor, seconds: float) -> Minimum:
+    ending: Any = run.best
+    u, value = ending.u, problem.value(ending.u)
+    result, message = verdict(problem, ending, run.starts[0].start_loss)
+    if run.interrupted:
+        result, message = "interrupted", "Stopped by hand; this is the best point so far."
+    elif result == "converged" and run.wanted == 1:
+        message += " Others may be lower: starts=8 looks for them."
+    if run.wanted > 1:
+        message += f" Of {len(run.starts)} starts: {_same_loss(problem, run)}."
+    notes = [counted_draws(run.rejected, run.wanted - 1, len(run.starts) - 1), on_the_way(ending)]
+    if not run.interrupted and result != "infeasible":
+        notes += between(problem, u)
+    extras = problem.extras(u)
+    held = {n: np.asarray(extras[n]) for n in problem.wanted}
+    p = problem.free.into_p(jnp.asarray(u), problem._p)
+    return Minimum(
+        p, value, held, extras, result, message, monitor.history, problem.free.names,
+        problem.natural(u), problem.violation(u), seconds, run.starts, run.rejected,
+        [text for text in notes if text], ending.seen.kind if result == "converged" else "",
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+"""Whether the derivatives behind a fit can be trusted, for its report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from ...trust.text import ADVICE, REASONS, short
+from ...trust.verdict import VERDICTS
+from .markup import bullets, paragraph, section, table, text
+from .style import counted, listed
+
+MOST = 40
+FEW = 6  # iterations that are all named
+PARTS = " Stages of the search that see only a part of the data may not have come that far."
+
+
+def trust(fit: Any) -> str:
+    """The certificates at the fitted numbers, and the verdict along the search."""
+    if not np.isfinite(fit.loss):
+        return ""
+    head = ["experiment", "gradient", "events", "least transversality", "nearest miss",
+            "event to sample"]  # fmt: skip
+    rows = [
+        [e.name, c.verdict, f"{len(c.signature)}", _least(c), short(_nearest(c)), short(c.saves)]
+        for e, c in list(zip(fit.experiments, fit.certificates, strict=True))[:MOST]
+    ]
+    reasons = dict.fromkeys(r for c in fit.certificates for r in c.reasons)
+    why = [text(f"{_upper(r)}. {ADVICE[REASONS.index(r)]}") for r in reasons]
+    return section(
+        "trust", "Trust", table(head, rows, left=(0, 1)), bullets(why) if why else "", _along(fit)
+    )
+
+
+def _upper(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def _least(cert: Any) -> str:
+    found = np.asarray(cert.events.transversality)[np.asarray(cert.events.valid)]
+    return short(np.min(found)) if found.size else "-"
+
+
+def _nearest(cert: Any) -> float:
+    return float(np.min(np.asarray(cert.guards.distance), initial=np.inf))
+
+
+def _along(fit: Any) -> str:
+    """The verdicts of the iterations in a sentence, and the reasons of those that are doubtful."""
+    counts = Counter(verdict for _, verdict in fit.verdicts)
+    if not counts:
+        return ""
+    seen, total = sum(counts.values()), len(fit.history)
+    looked = f"{seen} of {counted(total, 'iteration')} {'was' if seen == 1 else 'were'} looked at"
+    if counts["TRUSTED"] == seen:
+        return paragraph(f"Along the search {looked}: every gradient is TRUSTED.")
+    each = ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
+    return paragraph(f"Along the search {looked}: {each}. Why:") + bullets(map(text, _why(fit)))
+
+
+def _why(fit: Any) -> list[str]:
+    """Every reason along the search, and at which iterations it made what of the gradient."""
+    places: dict[str, dict[str, list[int]]] = {}
+    for k, why in fit.doubts:
+        for reason, verdict in why.items():
+            places.setdefault(reason, {}).setdefault(verdict, []).append(k)
+    return [
+        f"{_upper(reason)}: "
+        + "; ".join(f"{v} at {_numbers(found[v])}" for v in VERDICTS[::-1] if v in found)
+        + "."
+        + PARTS * (reason == REASONS[0])
+        for reason, found in sorted(places.items(), key=lambda pair: REASONS.index(pair[0]))
+    ]
+
+
+def _numbers(rows: list[int]) -> str:
+    """`iteration 3`, `iterations 3, 4 and 8`, `9 iterations (0, 1, 2, ...)`."""
+    if len(rows) > FEW:
+        return f"{len(rows)} iterations ({', '.join(map(str, rows[:3]))}, ...)"
+    return f"iteration{'s' if len(rows) > 1 else ''} {listed(map(str, rows))}"

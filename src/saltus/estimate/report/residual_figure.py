@@ -1,0 +1,194 @@
+"""What is left over: residuals over time, and whether they look like noise."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import beta
+
+from ...solution.plotting import COLOURS, LINES
+from .style import (
+    ALARM,  # fmt: skip
+    FIT,  # fmt: skip
+    INK,  # fmt: skip
+    QUIET,  # fmt: skip
+    WIDTH,  # fmt: skip
+    axis_label,  # fmt: skip
+    drawing,  # fmt: skip
+    event_times,  # fmt: skip
+    finite,  # fmt: skip
+    noise_law,  # fmt: skip
+    plain,  # fmt: skip
+    rms,  # fmt: skip
+    solution_of,  # fmt: skip
+    worst,  # fmt: skip
+)
+
+ROWS = 6
+DOTS = 2000
+TINY = 0.5  # residuals that are all smaller than this, in standard deviations, are no noise
+
+
+class Leftover(NamedTuple):
+    """The residuals of one output, of all experiments, in numbers."""
+
+    count: int
+    noise: float  # standard deviation that was given or estimated
+    given: bool
+    rms: float  # in units of the output
+    bias: float  # mean of the residuals, in standard deviations
+    correlation: float  # of neighbours
+    largest: float  # in standard deviations
+
+
+def leftovers(fit: Any) -> dict[str, Leftover]:
+    """For every measured output, what a table says of its residuals."""
+    return {name: _leftover(fit, name) for name in output_names(fit)}
+
+
+def output_names(fit: Any) -> list[str]:
+    """All measured outputs, of all experiments."""
+    return list(dict.fromkeys(name for e in fit.experiments for name in e.outputs))
+
+
+def _leftover(fit: Any, name: str) -> Leftover:
+    series = [e.outputs[name] for e in fit.experiments if name in e.outputs]
+    r = [finite(s.residual) for s in series]
+    every = np.concatenate(r)
+    products, squares = sum(v[1:] @ v[:-1] for v in r), sum(v @ v for v in r)
+    own = [m.get(name) for m in fit._setup.measured]
+    given = name in fit._setup.known or all(m is None or m.sd is not None for m in own)
+    return Leftover(
+        sum(s.t.size for s in series),
+        float(np.mean(np.concatenate([s.sd for s in series]))),
+        given,
+        rms(np.concatenate([s.predicted - s.observed for s in series])),
+        float(np.mean(every)) if every.size else np.nan,
+        float(products / squares) if squares else np.nan,
+        float(np.max(np.abs(every), initial=0.0)) if every.size else np.nan,
+    )
+
+
+def residuals(fit: Any) -> Any:
+    """Residuals in standard deviations: over time, as a histogram, and against noise.
+
+    None where no output was measured, or none predicted.
+    """
+    scores = {n: left.largest for n, left in leftovers(fit).items() if np.isfinite(left.largest)}
+    shown = worst(scores, ROWS)
+    if not shown:
+        return None
+    with drawing() as plt:
+        figure, axes = plt.subplots(
+            len(shown), 3, squeeze=False, figsize=(WIDTH, 2.05 * len(shown) + 0.8),
+            width_ratios=[3.4, 1.0, 1.35],
+        )  # fmt: skip
+        for name, row in zip(shown, axes, strict=True):
+            _over_time(row[0], fit, name)
+            _histogram(row[1], row[0], fit, name)
+            _against_noise(row[2], fit, name)
+        for axis, title in zip(axes[0], ("Over time", "Histogram", "Against noise"), strict=True):
+            axis.set_title(title)
+        figure.align_ylabels()
+        axes[-1, 0].set_xlabel(axis_label("t", fit))
+        axes[-1, 1].set_xlabel("density")
+        axes[-1, 2].set_xlabel("quantile of the noise")
+        if 1 < len(fit.experiments) <= len(COLOURS):
+            _legend(figure, axes[0, 0])
+    return figure
+
+
+def _every(fit: Any, name: str) -> np.ndarray:
+    series = [e.outputs[name].residual for e in fit.experiments if name in e.outputs]
+    return finite(np.concatenate(series))
+
+
+def _over_time(axis: Any, fit: Any, name: str) -> None:
+    """Residuals of every experiment, in its colour; 19 of 20 belong between the dashed lines."""
+    few = len(fit.experiments) <= len(COLOURS)
+    if len(fit.experiments) == 1:
+        times = event_times(solution_of(fit.experiments[0]))
+        every = np.concatenate([np.zeros(0), *times.values()])
+        for t in every if every.size <= LINES else ():
+            axis.axvline(t, color=QUIET, lw=0.9, alpha=0.5, zorder=0.9)
+    for k, e in enumerate(fit.experiments):
+        if name not in e.outputs:
+            continue
+        s = e.outputs[name]
+        colour = COLOURS[k] if few else FIT
+        size = float(np.clip(8.5 - 1.5 * np.log10(max(s.t.size, 1) / 3), 2.4, 5.5))
+        if s.t.size <= 120 and few:
+            axis.vlines(s.t, 0.0, s.residual, color=colour, lw=0.8, alpha=0.35)
+        axis.plot(
+            s.t, s.residual, ".", color=colour, ms=size, mew=0, alpha=0.8 if few else 0.4,
+            label=plain(e.name, 30),
+        )  # fmt: skip
+    edge = float(noise_law(fit).ppf(0.975))
+    axis.axhline(0.0, color=INK, lw=0.8)
+    for y in (-edge, edge):
+        axis.axhline(y, color=ALARM, lw=0.9, ls=(0, (4, 3)))
+    top = _top(fit, name)
+    axis.set_ylim(-top, top)
+    axis.margins(x=0.015)
+    if top <= TINY:
+        axis.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    axis.set_ylabel(f"{plain(name, 18)}: residual / sd")
+
+
+def _top(fit: Any, name: str) -> float:
+    """The largest residual that is shown; residuals that are no noise at all fill the panel."""
+    largest = float(np.max(np.abs(_every(fit, name)), initial=0.0))
+    return 1.1 * (largest if 0.0 < largest < TINY else max(largest, 3.0))
+
+
+def _histogram(axis: Any, beside: Any, fit: Any, name: str) -> None:
+    """How often which residual, beside the density of the noise."""
+    r = _every(fit, name)
+    low, high = beside.get_ylim()
+    grid = np.linspace(low, high, 300)
+    if r.size:
+        bins = np.linspace(low, high, int(np.clip(2 * np.sqrt(r.size), 12, 60)) | 1)
+        axis.hist(r, bins=bins, density=True, orientation="horizontal", color=FIT, alpha=0.55)
+    if high > TINY:
+        axis.plot(noise_law(fit).pdf(grid), grid, color=INK, lw=1.1)
+    axis.set_ylim(low, high)
+    axis.tick_params(labelbottom=high > TINY)
+    axis.tick_params(labelleft=False)
+    axis.set_xlim(left=0.0)
+
+
+def _against_noise(axis: Any, fit: Any, name: str) -> None:
+    """Sorted residuals over the quantiles of the noise, in the band where 95 % of them belong."""
+    r = np.sort(_every(fit, name))
+    law, n = noise_law(fit), r.size
+    rank = np.arange(1, n + 1)
+    if n > DOTS:  # enough of them, all of the tails
+        rank = np.unique(np.concatenate([rank[:100], rank[:: n // DOTS], rank[-100:]]))
+    r = r[rank - 1]
+    ideal = law.ppf((rank - 0.5) / n)
+    low, high = (law.ppf(beta.ppf(q, rank, n + 1 - rank)) for q in (0.025, 0.975))
+    top = _top(fit, name)
+    if top > TINY:
+        axis.fill_between(ideal, low, high, color=INK, alpha=0.09, lw=0)
+        axis.plot(ideal, ideal, color=INK, lw=1.0)
+    axis.plot(ideal, r, ".", color=FIT, ms=3.5, mew=0)
+    axis.margins(x=0.03)
+    axis.set_ylim(-top, top)
+    axis.tick_params(labelleft=False)
+
+
+def _legend(figure: Any, axis: Any) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper left", ncols=6, markerscale=1.5, handlelength=1.0
+    )
+
+
+def describe(fit: Any) -> str:
+    """The figure in words."""
+    parts = [
+        f"{name}: {left.count} residuals, the largest {left.largest:.3g} standard deviations"
+        for name, left in leftovers(fit).items()
+    ]
+    return "Residuals over time, their histogram, and their quantiles. " + "; ".join(parts[:ROWS])

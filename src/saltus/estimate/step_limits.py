@@ -1,0 +1,96 @@
+"""Steps that stay within reach of the linearisation, and gradients that exist.
+
+A step that changes the sequence of events leaves the branch on which residuals and Jacobian were
+computed. It is allowed as far as the margins of the events say that the branch reaches, and a
+little further, so that the next branch can be entered; beyond, the optimiser is told to shorten it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..solution.solution import Solution
+from ..trust.certificate import radius
+from ..trust.margins import measure
+from ..trust.verdict import UNTRUSTED, quick_level
+
+BEYOND = 1.25  # how far a step may go, in units of what the margins allow
+WHOLE = 1.0 - 1e-9
+SMALL = 1e-3  # steps this small, relative to the parameters, are always allowed
+
+
+class Cautious:
+    """A target that refuses steps beyond the reach of its linearisation."""
+
+    def __init__(self, target: Any, u: np.ndarray):
+        self._target = target
+        self._home = np.array(u)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def settle(self, u: np.ndarray) -> None:
+        """The optimiser has arrived at `u`: steps are counted from here."""
+        self._home = np.array(u)
+
+    def share(self, u: np.ndarray) -> float:
+        """How much of the step to `u` may be taken."""
+        step = u - self._home
+        size = float(np.max(np.abs(step) / np.maximum(1.0, np.abs(self._home)), initial=0.0))
+        if size <= SMALL or self._target.signature(u) == self._target.signature(self._home):
+            return 1.0
+        return min(1.0, max(BEYOND * self._target.reach(self._home, step), SMALL / size))
+
+    def residuals(self, u: np.ndarray) -> np.ndarray:
+        r = self._target.residuals(u)
+        return r if self.share(u) >= WHOLE else np.full_like(r, np.nan)
+
+    def jacobian(self, u: np.ndarray) -> np.ndarray:
+        self.settle(u)
+        return self._target.jacobian(u)
+
+    def gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = self._target.gradient(u)
+        return (value, slope) if self.share(u) >= WHOLE else (np.inf, slope)
+
+
+def reach(simulate: Callable[[Any], Sequence[Solution]]) -> float:
+    """How far a number may go from 0 to 1 before a sequence of events changes (M74).
+
+    `simulate(s)` gives the solutions at `s`.
+    """
+
+    def run(s: Any) -> list:
+        return [measure(sol).margins for sol in simulate(s) if jnp.ndim(sol.result) == 0]
+
+    now, change = jax.jvp(run, (jnp.zeros(()),), (jnp.ones(()),))
+    return min((float(radius(a, b)) for a, b in zip(now, change, strict=True)), default=np.inf)
+
+
+def level(solutions: Sequence[Solution]) -> int:
+    """The worst of their first looks."""
+    return max((int(np.max(np.asarray(quick_level(s)))) for s in solutions), default=0)
+
+
+def leave(target: Any, u: np.ndarray) -> np.ndarray | None:
+    """A point near `u`, down the gradient, at which a gradient exists; None if there is none.
+
+    What was computed where no gradient exists must not enter the memory of a quasi-Newton method,
+    so this step is taken by hand.
+    """
+    value, slope = target.gradient(u)
+    size = float(np.max(np.abs(slope), initial=0.0))
+    if not np.isfinite(size) or size == 0.0:
+        return None
+    length = 0.01 * np.maximum(1.0, np.max(np.abs(u))) / size
+    for _ in range(20):
+        there = np.clip(u - length * slope, target.low, target.high)
+        if target.value(there) < value and target.level(there) < UNTRUSTED:
+            return there
+        length *= 0.5
+    return None

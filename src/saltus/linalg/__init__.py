@@ -1,0 +1,1 @@
+"""Vectors, factorisations, sparsity and Newton's method, all differentiable."""

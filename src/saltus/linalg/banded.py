@@ -1,0 +1,286 @@
+r"""LU of banded matrices with partial pivoting, as loops over columns in plain operations.
+
+A window of `below + 1` rows slides down the band. Per column: choose the pivot row, eliminate,
+shift. Pivoting is over the whole column, as in dense Gaussian elimination (so singular diagonal
+blocks, as constraints make them, do no harm), and fill stays within `below + above` columns:
+
+$$ A = (E_{n-1} \cdots E_0)^{-1} U, \qquad E_k = \text{(eliminate)} \cdot \text{(swap)} $$
+
+One column costs `below * (below + above)` multiplications; as one kernel this is as fast as LAPACK.
+`Banded` uses it for any sparse matrix, in the order of its pattern that makes the band narrow.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.control_flow import staged
+from .pattern import Pattern, take
+from .primitives import Program, linear, run
+
+
+class Factors(NamedTuple):
+    """One row per column of the matrix."""
+
+    pivot: Any  # how far below the diagonal the pivot was
+    lower: Any  # multipliers [n, below]
+    inverse: Any  # 1 / pivot
+    upper: Any  # the pivot row right of the diagonal [n, below + above]
+
+
+@dataclass(frozen=True)
+class Banded:
+    r"""Linear systems with the Jacobian $J$ of a large system, factored in a band.
+
+    `values` are the entries of $J$ in the order of the pattern, `mass` is 1 for differential rows
+    and 0 for algebraic ones: $M$ is its diagonal matrix. Factors are pytrees of arrays. Solves are
+    linear in the vector, and their transpose costs the same.
+    """
+
+    pattern: Pattern
+
+    def values(self, fn: Callable, y: Any) -> Any:
+        """The entries of the Jacobian of `fn`, vector to vector, at `y`."""
+        return self.pattern.values(fn, y)
+
+    def factor(self, values: Any, mass: np.ndarray, shift: Any) -> Factors:
+        r"""Factors of $s M - J$; a complex shift $s$ gives complex factors."""
+        layout = _layout(self.pattern)
+        rows = jnp.asarray(_diagonal(layout, mass), values.dtype) * shift - layout.rows(values)
+        return Factors(*run(_Factor(layout.below), rows))
+
+    def solve(self, factors: Factors, vector: Any) -> Any:
+        r"""$(s M - J)^{-1} b$ for a vector [size]."""
+        return self._solve(factors, vector, 1)
+
+    def factor_stages(self, values: Any, mass: np.ndarray, a: np.ndarray, h: Any) -> Factors:
+        r"""Factors of a whole collocation step, for the Jacobians `values[j]` at its stages.
+
+        Block $(i, j)$ is $\delta_{ij} M - h a_{ij} M J_j - \delta_{ij} (1 - M) J_i$: differential
+        rows couple the stages, algebraic rows hold at each. The stages of one unknown are
+        neighbours, so the band is as many times wider as there are stages.
+        """
+        stages, layout = len(a), _layout(self.pattern)
+        blocks = jnp.concatenate([layout.rows(values[j])[..., None] for j in range(stages)], 2)
+        blocks = blocks.reshape(self.pattern.size, -1)  # entries (column, stage j) of each row
+        width, dtype = blocks.shape[1], values.dtype
+        m = np.asarray(mass, dtype)[layout.order][:, None]
+        lines = []
+        for i in range(stages):
+            coupled = jnp.asarray(np.tile(a[i], width // stages), dtype) * h
+            alone = np.tile(np.eye(stages, dtype=dtype)[i], width // stages)
+            diagonal = np.eye(width, dtype=dtype)[stages * layout.below + i]
+            line = m * diagonal - blocks * (m * coupled + (1 - m) * alone)
+            lines.append(jnp.pad(line, ((0, 0), (stages - 1 - i, i)))[:, None])
+        rows = jnp.concatenate(lines, 1).reshape(stages * self.pattern.size, -1)
+        return Factors(*run(_Factor(stages * layout.below + stages - 1), rows))
+
+    def solve_stages(self, factors: Factors, vectors: Any) -> Any:
+        """The solution [stages, size] of a whole step for right hand sides [stages, size]."""
+        return self._solve(factors, vectors, vectors.shape[0])
+
+    def _solve(self, factors: Factors, vector: Any, stages: int) -> Any:
+        vector = vector.astype(jnp.result_type(vector, factors.inverse))
+        ahead, back = (
+            _Ordered(_Solve(factors.lower.shape[1], transposed), self.pattern, stages)
+            for transposed in (False, True)
+        )
+        return linear(ahead, back, factors, vector)
+
+
+class _Layout(NamedTuple):
+    """Where the entries of a pattern go in a band: row by row, in the pattern's order."""
+
+    order: np.ndarray
+    place: np.ndarray  # of each unknown in the order
+    below: int
+    above: int
+    entries: np.ndarray  # number of the entry at each place of the band; none: count
+
+    def rows(self, values: Any) -> Any:
+        return take(jnp.concatenate([values, jnp.zeros((1,), values.dtype)]), self.entries)
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(pattern: Pattern) -> _Layout:
+    if pattern.size < 2:
+        raise ValueError("a banded system has at least two unknowns; use a dense one for less.")
+    order = pattern.order
+    place = np.argsort(order)
+    below, above = (max(k, 1) for k in pattern.bandwidth)
+    entries = np.full((pattern.size, below + 1 + above), pattern.count)
+    row, column = place[pattern.rows], place[pattern.cols]
+    entries[row, column - row + below] = np.arange(pattern.count)
+    return _Layout(order, place, below, above, entries)
+
+
+def _diagonal(layout: _Layout, mass: np.ndarray) -> np.ndarray:
+    band = np.zeros(layout.entries.shape)
+    band[:, layout.below] = np.asarray(mass)[layout.order]
+    return band
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """A program for vectors in the order of the band, for vectors as they come."""
+
+    program: Program
+    pattern: Pattern
+    stages: int
+
+    def __call__(self, *args: Any) -> list[Any]:
+        *factors, vector = args
+        layout = _layout(self.pattern)
+        unknowns = vector.reshape(self.stages, -1).T
+        (out,) = self.program(*factors, take(unknowns, layout.order).reshape(-1))
+        return [take(out.reshape(-1, self.stages), layout.place).T.reshape(vector.shape)]
+
+
+@dataclass(frozen=True)
+class _Factor:
+    below: int
+
+    def __call__(self, rows: Any) -> list[Any]:
+        k, width = self.below, rows.shape[1]
+        zeros = jnp.zeros((k + 1, width), rows.dtype)
+        number = np.arange(k + 1, dtype=np.int32)
+        last = number[k]
+
+        def step(window: Any, row: Any) -> tuple:
+            column = jax.lax.stop_gradient(window[:, 0])
+            pivot = staged(lambda: _largest(column, number))
+            chosen = jax.lax.dynamic_index_in_dim(window, pivot, 0, False)
+            swapped = jnp.where((number == pivot)[1:, None], window[0], window[1:])
+            inverse = _reciprocal(chosen[0])
+            lower = swapped[:, 0] * inverse
+            rest = swapped[:, 1:] - lower[:, None] * chosen[1:]
+            rest = jnp.concatenate([rest, zeros[:k, :1]], 1)
+            return jnp.concatenate([rest, row[None]], 0), (pivot, lower, inverse, chosen[1:])
+
+        # Row i comes in when column i - below is eliminated, so that its entries fit the window.
+        place = number[:, None] * width + np.arange(width) + last - number[:, None]
+        inside = np.arange(width) < width - last + number[:, None]
+        head = jnp.concatenate([rows[: k + 1].reshape(-1), zeros[0, :1]])
+        window = take(head, np.where(inside, place, (k + 1) * width))
+        _, factors = jax.lax.scan(step, window, jnp.concatenate([rows[k + 1 :], zeros]))
+        return list(factors)
+
+
+@dataclass(frozen=True)
+class _Solve:
+    below: int
+    transposed: bool
+
+    def __call__(self, pivot: Any, lower: Any, inverse: Any, upper: Any, b: Any) -> list[Any]:
+        if self.transposed:
+            return [self._eliminate_back(pivot, lower, _upper_transposed(inverse, upper, b))]
+        return [_upper(inverse, upper, self._eliminate(pivot, lower, b))]
+
+    def _eliminate(self, pivot: Any, lower: Any, b: Any) -> Any:
+        r"""$E_{n-1} \cdots E_0 b$."""
+        k = self.below
+        number = np.arange(k + 1, dtype=np.int32)
+
+        def step(window: Any, row: Any) -> tuple:
+            p, m, new = row
+            y = jax.lax.dynamic_index_in_dim(window, p, 0, False)
+            rest = jnp.where((number == p)[1:], window[0], window[1:]) - m * y
+            return jnp.concatenate([rest, new[None]]), y
+
+        more = jnp.concatenate([b[k + 1 :], jnp.zeros((k + 1,), b.dtype)])
+        return jax.lax.scan(step, b[: k + 1], (pivot, lower, more))[1]
+
+    def _eliminate_back(self, pivot: Any, lower: Any, b: Any) -> Any:
+        r"""$E_0^T \cdots E_{n-1}^T b$."""
+        k = self.below
+        number = np.arange(k + 1, dtype=np.int32)
+
+        def step(window: Any, row: Any) -> tuple:
+            p, m, new = row
+            y = new - _sum(m * window[:k])
+            swapped = jnp.where((number == p)[1:], y, window[:k])
+            first = jnp.where(p == 0, y, _pick(window, p - 1))
+            return jnp.concatenate([first[None], swapped]), window[k]
+
+        zeros = jnp.zeros((k + 1,), b.dtype)
+        first, out = jax.lax.scan(step, zeros, (pivot, lower, b), reverse=True)
+        return jnp.concatenate([first, out])[: b.shape[0]]
+
+
+def _upper(inverse: Any, upper: Any, b: Any) -> Any:
+    r"""$U^{-1} b$."""
+
+    def step(window: Any, row: Any) -> tuple:
+        d, u, y = row
+        x = (y - _sum(u * window)) * d
+        return jnp.concatenate([x[None], window[:-1]]), x
+
+    zeros = jnp.zeros((upper.shape[1],), b.dtype)
+    return jax.lax.scan(step, zeros, (inverse, upper, b), reverse=True)[1]
+
+
+def _upper_transposed(inverse: Any, upper: Any, b: Any) -> Any:
+    r"""$U^{-T} b$; the window holds what the rows so far take from the next entries of `b`."""
+
+    def step(window: Any, row: Any) -> tuple:
+        d, u, y = row
+        x = (y - window[0]) * d
+        return jnp.concatenate([window[1:], jnp.zeros((1,), b.dtype)]) + u * x, x
+
+    zeros = jnp.zeros((upper.shape[1],), b.dtype)
+    return jax.lax.scan(step, zeros, (inverse, upper, b))[1]
+
+
+def _pick(window: Any, k: Any) -> Any:
+    return jax.lax.dynamic_index_in_dim(window, jnp.maximum(k, 0), 0, False)
+
+
+# Reductions in halves: the compiler gives large ones (windows of many lanes) to a library, which
+# it cannot call from within a kernel, and small ones are faster this way too.
+
+
+def _sum(terms: Any) -> Any:
+    rest = jnp.zeros((), terms.dtype)
+    while (n := terms.shape[0]) > 1:
+        if n % 2:
+            rest = rest + terms[-1]
+        terms = terms[: n // 2] + terms[n // 2 : n - n % 2]
+    return terms[0] + rest
+
+
+def _largest(column: Any, number: np.ndarray) -> Any:
+    """The place of the largest entry."""
+    size, place = jnp.abs(column), jnp.asarray(number)
+    if jnp.iscomplexobj(column):
+        size = jnp.abs(column.real) + jnp.abs(column.imag)
+    odd = []
+
+    def larger(a: tuple, b: tuple) -> tuple:
+        second = b[0] > a[0]
+        return jnp.where(second, b[0], a[0]), jnp.where(second, b[1], a[1])
+
+    while (n := size.shape[0]) > 1:
+        half = n // 2
+        if n % 2:
+            odd.append((size[-1:], place[-1:]))
+        size, place = larger(
+            (size[:half], place[:half]), (size[half : 2 * half], place[half : 2 * half])
+        )
+    for last in odd:
+        size, place = larger((size, place), last)
+    return place[0]
+
+
+def _reciprocal(z: Any) -> Any:
+    """For a complex number without the scaling that the compiler's own division does."""
+    if not jnp.iscomplexobj(z):
+        return 1 / z
+    size = z.real * z.real + z.imag * z.imag
+    return jax.lax.complex(z.real / size, -z.imag / size)

@@ -1,0 +1,376 @@
+"""Which outputs of a function depend on which inputs, entry by entry, from its jaxpr.
+
+Every value carries a sparse boolean matrix: one row per entry, one column per entry of the chosen
+inputs. Operations that only move entries are run on entry numbers, so that their own meaning
+decides; values that are known (constants and what is computed from them) are kept beside, because
+indices, masks and the zeros of constant matrices shape the answer. It is never too small: what is
+not understood makes every output depend on everything that the operation reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+
+from ..base.jax_names import scan_sizes
+from ..base.tracing import is_tracer
+from .data_movement import MOVES, move, numbers, scatter_places, split_operands
+
+MAX_PAIRS = 20_000_000  # dependences written out for one operation
+MAX_SCAN = 20_000  # operations for a loop taken round by round
+
+
+class Entry(NamedTuple):
+    """What is known of a value: the dependence (None: on nothing) and, perhaps, the numbers."""
+
+    deps: Any = None
+    value: np.ndarray | None = None
+
+
+def dependence(closed: Any, wrt: Sequence[int], known: dict[int, Any] | None = None) -> Any:
+    """The sparse boolean matrix [entries of all outputs, entries of the inputs `wrt`].
+
+    `known` gives numbers for other inputs that are always the same.
+    """
+    from scipy.sparse import csr_array, vstack
+
+    sizes = [closed.in_avals[k].size for k in wrt]
+    width, start = sum(sizes), np.concatenate([[0], np.cumsum(sizes)])
+    args = [Entry() for _ in closed.in_avals]
+    for k, value in (known or {}).items():
+        args[k] = Entry(value=_concrete(value))
+    for j, k in enumerate(wrt):
+        columns = np.arange(start[j], start[j + 1])
+        args[k] = Entry(_matrix(np.arange(sizes[j]), columns, (sizes[j], width)))
+    out = _Walk(width).run(closed.jaxpr, [Entry(value=_concrete(c)) for c in closed.consts], args)
+    blocks = [
+        csr_array((aval.size, width), dtype=bool) if e.deps is None else e.deps
+        for e, aval in zip(out, closed.out_avals, strict=True)
+    ]
+    return vstack(blocks, format="csr")
+
+
+def _concrete(value: Any) -> np.ndarray | None:
+    if is_tracer(value) or jnp.issubdtype(jnp.result_type(value), jax.dtypes.extended):
+        return None
+    return np.asarray(value)
+
+
+def _matrix(rows: Any, cols: Any, shape: tuple[int, int]) -> Any:
+    from scipy.sparse import csr_array
+
+    _check_count(len(rows))
+    return csr_array((np.ones(len(rows), bool), (rows, cols)), shape=shape, dtype=bool)
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_PAIRS:
+        raise ValueError(
+            f"the sparsity pattern has more than {MAX_PAIRS} entries: nearly everything depends on "
+            "everything. Give the pattern with HybridSystem(..., sparsity=...)."
+        )
+
+
+def _ids(aval: Any) -> np.ndarray:
+    return np.arange(aval.size).reshape(aval.shape)
+
+
+class _Walk:
+    """One pass through a jaxpr; `width` is the number of columns."""
+
+    def __init__(self, width: int):
+        self.width = width
+        self.keep = False  # also dependences without a derivative: a custom rule may give them one
+
+    def run(self, jaxpr: Any, consts: Sequence[Entry], args: Sequence[Entry]) -> list[Entry]:
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+        for eqn in jaxpr.eqns:
+            ins = [self._read(env, v) for v in eqn.invars]
+            for var, entry in zip(eqn.outvars, self.equation(eqn, ins), strict=True):
+                smooth = self.keep or jnp.issubdtype(var.aval.dtype, jnp.inexact)
+                env[var] = entry if smooth else Entry(value=entry.value)
+        return [self._read(env, v) for v in jaxpr.outvars]
+
+    def _read(self, env: dict, var: Any) -> Entry:
+        return Entry(value=np.asarray(var.val)) if isinstance(var, jex.Literal) else env[var]
+
+    def equation(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+        try:
+            return self._understood(eqn, ins)
+        except (KeyError, AttributeError):  # its parameters have other names in this JAX
+            return [Entry(deps) for deps in self.everything(eqn, ins)]
+
+    def _understood(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+        name = eqn.primitive.name
+        if name in _INNER:
+            return self._inner(eqn, ins)
+        if all(e.deps is None for e in ins):
+            return [Entry(value=v) for v in numbers(eqn, [e.value for e in ins])]
+        if name in ("cond", "saltus_branch"):
+            return self._branches(eqn, ins)
+        if name == "scan":
+            return self._scan(eqn, ins)
+        if name in _FLAT and not self.keep:
+            return [Entry()] * len(eqn.outvars)
+        rule = _RULES.get(name, _Walk.moved if name in MOVES else None)
+        found = rule(self, eqn, ins) if rule else None
+        if found is None and name in _ELEMENTWISE:
+            found = [self.union(self.spread(ins, eqn))]
+        if found is None:
+            found = self.everything(eqn, ins)
+        return [Entry(deps) for deps in found]
+
+    # -- matrices
+
+    def take(self, entries: Sequence[Entry], avals: Sequence[Any], places: np.ndarray) -> Any:
+        """Rows by their place in all entries one after the other; negative: depends on nothing."""
+        from scipy.sparse import csr_array, vstack
+
+        blocks = [
+            csr_array((a.size, self.width), dtype=bool) if e.deps is None else e.deps
+            for e, a in zip(entries, avals, strict=True)
+        ]
+        size = sum(a.size for a in avals)
+        places = np.where((places < 0) | (places >= size), size, places)
+        nothing = csr_array((1, self.width), dtype=bool)
+        return csr_array(vstack([*blocks, nothing], format="csr"))[places.reshape(-1)]
+
+    def union(self, matrices: Sequence[Any]) -> Any:
+        """Depends on what any of them depends on; None where there is none."""
+        found = [m for m in matrices if m is not None]
+        total = found[0] if found else None
+        for m in found[1:]:
+            total = total if m is total else total + m
+        return total
+
+    def sum_over(self, entry: Entry, out: np.ndarray, inn: np.ndarray, size: int) -> Any:
+        """Entry `out[k]` of the result depends on what entry `inn[k]` depends on."""
+        if entry.deps is None:
+            return None
+        shape = (size, entry.deps.shape[0])
+        return _matrix(out.reshape(-1), inn.reshape(-1), shape) @ entry.deps
+
+    def everything(self, eqn: Any, ins: Sequence[Entry]) -> list[Any]:
+        """Every output entry depends on all that any input depends on."""
+        found = [e.deps.indices for e in ins if e.deps is not None]
+        if not found:
+            return [None] * len(eqn.outvars)
+        columns, outs = np.unique(np.concatenate(found)), []
+        for var in eqn.outvars:
+            n = var.aval.size
+            _check_count(n * len(columns))
+            rows = np.repeat(np.arange(n), len(columns))
+            outs.append(_matrix(rows, np.tile(columns, n), (n, self.width)))
+        return outs
+
+    def spread(self, ins: Sequence[Entry], eqn: Any) -> list[Any]:
+        """The dependences of the operands, each broadcast to the shape of the result."""
+        out, spread = eqn.outvars[0].aval, []
+        for e, v in zip(ins, eqn.invars, strict=True):
+            if e.deps is None or v.aval.shape == out.shape:
+                spread.append(e.deps)
+            else:
+                places = np.broadcast_to(_ids(v.aval), out.shape)
+                spread.append(e.deps[places.reshape(-1)])
+        return spread
+
+    def moved(self, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+        """Rows put in other places, if it is known where."""
+        data, index = split_operands(eqn.primitive.name, ins)
+        avals, _ = split_operands(eqn.primitive.name, [v.aval for v in eqn.invars])
+        places = [e.value for e in index if e.value is not None]
+        if len(places) < len(index):
+            return None
+        start = np.concatenate([[0], np.cumsum([a.size for a in avals])])
+        ids = [start[k] + _ids(a) for k, a in enumerate(avals)]
+        return [self.take(data, avals, out) for out in move(eqn, ids, places)]
+
+    # -- programs inside
+
+    def _inner(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+        program = next((eqn.params[k] for k in _INNER_PARAMS if k in eqn.params), None)
+        if program is None:
+            return [Entry(deps) for deps in self.everything(eqn, ins)]
+        before = self.keep
+        self.keep = before or eqn.primitive.name.startswith("custom")
+        try:
+            return self.run(*_open(program), ins)
+        finally:
+            self.keep = before
+
+    def _branches(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+        programs = eqn.params.get("branches", eqn.params.get("programs"))
+        index, *args = ins
+        if index.value is not None and index.value.ndim == 0:
+            programs = [programs[np.clip(int(index.value), 0, len(programs) - 1)]]
+        results = [self.run(*_open(program), args) for program in programs]
+        if len(results) == 1:
+            return results[0]
+        return [Entry(self.union([e.deps for e in same])) for same in zip(*results, strict=True)]
+
+    def _scan(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+        p = eqn.params
+        jaxpr, inner = _open(p["jaxpr"])
+        length, (n_consts, n_carry) = p["length"], scan_sizes(eqn)
+        if length * len(jaxpr.eqns) > MAX_SCAN or length == 0:
+            return [Entry(deps) for deps in self.everything(eqn, ins)]
+        consts, carry = ins[:n_consts], ins[n_consts : n_consts + n_carry]
+        xs = list(zip(ins[n_consts + n_carry :], eqn.invars[n_consts + n_carry :], strict=True))
+        stacked: list = [None] * length
+        for k in reversed(range(length)) if p["reverse"] else range(length):
+            now = [self._slice(e, v.aval, k) for e, v in xs]
+            out = self.run(jaxpr, inner, [*consts, *carry, *now])
+            carry, stacked[k] = out[:n_carry], out[n_carry:]
+        ys = []
+        for j, var in enumerate(eqn.outvars[n_carry:]):
+            rows = [row[j] for row in stacked]
+            avals = [jax.ShapeDtypeStruct(var.aval.shape[1:], var.aval.dtype)] * length
+            ys.append(Entry(self.take(rows, avals, np.arange(var.aval.size))))
+        return [*carry, *ys]
+
+    def _slice(self, entry: Entry, aval: Any, k: int) -> Entry:
+        value = None if entry.value is None else entry.value[k]
+        if entry.deps is None:
+            return Entry(value=value)
+        return Entry(entry.deps[_ids(aval)[k].reshape(-1)], value)
+
+
+def _open(program: Any) -> tuple[Any, list[Entry]]:
+    if isinstance(program, jex.ClosedJaxpr):
+        return program.jaxpr, [Entry(value=_concrete(c)) for c in program.consts]
+    return program, []
+
+
+def _product(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any]:
+    """Without the entries that are multiplied by a known zero."""
+    out, kept = eqn.outvars[0].aval, []
+    for deps, other in zip(walk.spread(ins, eqn), reversed(ins), strict=True):
+        if deps is not None and other.value is not None and not np.all(other.value):
+            zero = np.broadcast_to(other.value == 0, out.shape)
+            deps = walk.take([Entry(deps)], [out], np.where(zero, -1, _ids(out)))
+        kept.append(deps)
+    return [walk.union(kept)]
+
+
+def _contraction(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+    """`dot_general`: sums over pairs, without those that have a known zero."""
+    (contract, batch), sides = eqn.params["dimension_numbers"], []
+    for v, c, b in zip(eqn.invars, contract, batch, strict=True):
+        free = [d for d in range(v.aval.ndim) if d not in (*c, *b)]
+        shape = [int(np.prod([v.aval.shape[d] for d in dims])) for dims in (b, free, c)]
+        sides.append(_ids(v.aval).transpose(*b, *free, *c).reshape(shape))
+    left, right = sides[0][:, :, None, :], sides[1][:, None, :, :]
+    shape = np.broadcast_shapes(left.shape, right.shape)
+    if np.prod(shape) > MAX_PAIRS:
+        return None
+    size = eqn.outvars[0].aval.size
+    result = np.broadcast_to(np.arange(size).reshape(shape[:-1])[..., None], shape)
+    found = []
+    for entry, mine, other, yours in zip(ins, (left, right), ins[::-1], (right, left), strict=True):
+        pairs = np.ones(shape, bool)
+        if other.value is not None:
+            pairs &= (other.value.reshape(-1) != 0)[yours]
+        found.append(walk.sum_over(entry, result[pairs], np.broadcast_to(mine, shape)[pairs], size))
+    return [walk.union(found)]
+
+
+def _reduction(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any]:
+    """Each entry depends on those it was reduced from."""
+    inn, out = eqn.invars[0].aval, eqn.outvars[0].aval
+    shape = [1 if d in eqn.params["axes"] else n for d, n in enumerate(inn.shape)]
+    result = np.broadcast_to(_ids(out).reshape(shape), inn.shape)
+    return [walk.sum_over(ins[0], result, _ids(inn), out.size)]
+
+
+def _running(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+    """Each entry depends on those before it along the axis (after it, in reverse)."""
+    aval, axis = eqn.outvars[0].aval, eqn.params["axis"]
+    n = aval.shape[axis]
+    if aval.size * n > MAX_PAIRS:
+        return None
+    lines = np.moveaxis(_ids(aval), axis, -1).reshape(-1, n)
+    first, last = np.triu_indices(n) if not eqn.params["reverse"] else np.tril_indices(n)
+    return [walk.sum_over(ins[0], lines[:, last], lines[:, first], aval.size)]
+
+
+def _scatter(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+    """Updates land in known places; `scatter` replaces what was there."""
+    operand, indices, updates = ins
+    if indices.value is None or indices.deps is not None:
+        return None
+    target = eqn.invars[0].aval
+    places = scatter_places(eqn, indices.value).reshape(-1)
+    inside = np.flatnonzero(places >= 0)
+    landed = walk.sum_over(updates, places[inside], inside, target.size)
+    kept = operand.deps
+    if eqn.primitive.name == "scatter" and kept is not None:
+        left = np.arange(target.size)
+        left[places[inside]] = -1
+        kept = walk.take([operand], [target], left)
+    return [walk.union([kept, landed])]
+
+
+def _convolution(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+    """One entry of the kernel at a time, on entry numbers."""
+    (image, kernel), (inn, weights) = ins, (v.aval for v in eqn.invars)
+    if kernel.deps is not None or weights.size > 64:
+        return None
+    active = np.ones(weights.size) if kernel.value is None else kernel.value.reshape(-1)
+    size, rows, cols = eqn.outvars[0].aval.size, [], []
+    params = {**eqn.params, "preferred_element_type": None}
+    for k in np.flatnonzero(active):
+        one = np.zeros(weights.size)
+        one[k] = 1.0
+        with jax.ensure_compile_time_eval():
+            ids, hot = jnp.asarray(_ids(inn) + 1.0), jnp.asarray(one.reshape(weights.shape))
+            read = np.asarray(eqn.primitive.bind(ids, hot, **params)).reshape(-1)
+        places = np.rint(read).astype(np.int64) - 1
+        inside = np.flatnonzero(places >= 0)
+        rows.append(inside)
+        cols.append(places[inside])
+    if not rows:
+        return [None]
+    return [walk.sum_over(image, np.concatenate(rows), np.concatenate(cols), size)]
+
+
+_RULES: dict[str, Callable[..., list[Any] | None]] = {
+    "mul": _product,
+    "dot_general": _contraction,
+    "conv_general_dilated": _convolution,
+    **dict.fromkeys(["reduce_sum", "reduce_max", "reduce_min", "reduce_prod"], _reduction),
+    **dict.fromkeys(["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"], _running),
+    **dict.fromkeys(["scatter", "scatter-add", "scatter_add"], _scatter),
+    **dict.fromkeys(["scatter-mul", "scatter_mul", "scatter-min", "scatter-max"], _scatter),
+}
+_INNER = {
+    "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call",
+    "custom_vjp_call_jaxpr", "remat", "remat2", "checkpoint", "saltus_stage",
+}  # fmt: skip
+_INNER_PARAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr", "closed")
+_FLAT = {
+    "sign", "floor", "ceil", "round", "stop_gradient", "is_finite",
+}  # fmt: skip
+_ELEMENTWISE = {
+    "add", "sub", "mul", "div", "neg", "sign", "abs", "max", "min", "pow", "integer_pow",
+    "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan",
+    "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf",
+    "erfc", "erf_inv", "lgamma", "digamma", "logistic", "floor", "ceil", "round", "rem",
+    "square", "select_n", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor",
+    "clamp", "is_finite", "nextafter", "convert_element_type", "add_any", "copy",
+    "reduce_precision", "real", "imag", "complex", "conj", "lt_to", "le_to", "saltus_when",
+}  # fmt: skip
+
+
+def pattern(fn: Callable, avals: Sequence[Any], wrt: Sequence[int], known: Any = None) -> Any:
+    """Where the Jacobian of `fn(*leaves) -> list of leaves` can be nonzero: a boolean CSR matrix.
+
+    Rows are all entries of the outputs, columns all entries of the inputs `wrt`, in order. It holds
+    for every value of the inputs. `known` maps other inputs to numbers that never change.
+    """
+    closed = jax.make_jaxpr(lambda *leaves: list(fn(*leaves)))(*avals)
+    return dependence(closed, wrt, known)

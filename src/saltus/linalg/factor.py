@@ -1,0 +1,210 @@
+"""Factor once, solve many, transposed: the only place that knows how.
+
+Unknowns come as tuples of leaves. A `Layout` packs them into a vector: a tuple of scalars while the
+system is very small, so that elimination is written out and stays in registers, else one array.
+`solve` is linear in its right-hand side and made of plain operations, so that its transpose is the
+transposed solve.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.extras import available
+from .banded import Banded
+from .dense import Inverse, Lapack, eliminate, invert, invert_semidefinite
+from .klu import Sparse
+from .pattern import Pattern, take
+from .primitives import inverse
+from .vectors import Layout, Vec, times
+
+WRITTEN_OUT = 9  # up to this size elimination on scalars is written out
+INVERTED = 64  # up to this size an inverse is formed in plain operations; beyond, LAPACK
+
+
+def jacobian(fn: Callable[[Vec], Vec], at: Vec, structure: Any = None) -> Any:
+    """The Jacobian of a vector function: rows of scalars, an array (rows, columns), or the entries
+    of a structure."""
+    if structure is not None:
+        return structure.values(lambda v: fn((v,))[0], at[0])
+    if jnp.ndim(at[0]) == 0:
+        columns = []
+        for j in range(len(at)):  # one entry at a time, so that zeros stay symbolic
+
+            def along(v: Any, j: int = j) -> Vec:
+                return fn((*at[:j], v, *at[j + 1 :]))
+
+            columns.append(jax.jvp(along, (at[j],), (jnp.ones_like(at[j]),))[1])
+        return tuple(zip(*columns, strict=True))
+    eye = jnp.eye(at[0].size, dtype=at[0].dtype)
+    columns = jax.vmap(lambda e: jax.jvp(fn, (at,), ((e,),))[1])(eye)
+    if len(columns) > 1:  # the rows are scalars: few equations of many unknowns
+        return jnp.stack(columns)
+    return columns[0].T if columns[0].ndim == 2 else columns[0][None]
+
+
+def dense(matrix: Any) -> Any:
+    """A Jacobian as one array (rows, columns)."""
+    if not isinstance(matrix, tuple):
+        return matrix
+    out = jnp.stack([jnp.stack(row) for row in matrix])
+    return out if out.ndim == 2 else out[0].T
+
+
+def with_columns(layout: Layout, jac: Any, scale: Vec) -> Any:
+    """A Jacobian with its columns multiplied."""
+    if layout.structure is not None:
+        return jac * take(scale[0], layout.structure.pattern.cols)
+    if layout.scalar:
+        return tuple(times(row, scale) for row in jac)
+    return jac * scale[0][None, :]
+
+
+def factor_shifted(layout: Layout, jac: Any, mass: np.ndarray, shift: Any) -> Any:
+    """Factors of `shift * M - J` for a diagonal `M` of zeros and ones."""
+    if layout.structure is not None:
+        return Structured(layout.structure.factor(jac, mass, shift), layout.structure, 1)
+    if layout.scalar:
+        n = layout.size
+        return eliminate(
+            tuple(
+                tuple((shift if i == j and mass[i] else 0.0) - jac[i][j] for j in range(n))
+                for i in range(n)
+            )
+        )
+    return factor(shift * jnp.diag(jnp.asarray(mass)) - jac)
+
+
+def factor_stages(
+    layout: Layout, jacs: list, mass: np.ndarray, a: np.ndarray, h: Any, compact: bool = False
+) -> Any:
+    """Factors of a collocation step: `M - h a_ij M J_j` and `-J_i` in algebraic rows (M42).
+
+    `compact` prefers a short program to a fast one.
+    """
+    s = len(jacs)
+    if layout.structure is not None:
+        made = layout.structure.factor_stages(jnp.stack(jacs), mass, a, h)
+        return Structured(made, layout.structure, s)
+    if layout.scalar:
+        matrix = _scalar_stages(jacs, mass, a, h)
+        if compact or s * layout.size > WRITTEN_OUT:
+            return Inverse(invert(dense(matrix)))
+        return eliminate(matrix)
+    m = jnp.asarray(mass)[:, None]
+    blocks = []
+    for i in range(s):
+        row = [-float(a[i, j]) * h * (m * jacs[j]) for j in range(s)]
+        row[i] = row[i] + jnp.diag(m[:, 0]) - (1.0 - m) * jacs[i]
+        blocks.append(jnp.concatenate(row, axis=1))
+    return factor(jnp.concatenate(blocks, axis=0))
+
+
+def _scalar_stages(jacs: list, mass: np.ndarray, a: np.ndarray, h: Any) -> tuple:
+    n, s = len(mass), len(jacs)
+    rows = []
+    for i in range(s):
+        for r in range(n):
+            row: list = []
+            for j in range(s):
+                for k in range(n):
+                    if mass[r]:
+                        one = 1.0 if (i == j and r == k) else 0.0
+                        row.append(one - float(a[i, j]) * h * jacs[j][r][k])
+                    else:
+                        row.append(-jacs[i][r][k] if i == j else jnp.zeros(()))
+            rows.append(tuple(row))
+    return tuple(rows)
+
+
+def solve_stages(factors: Any, rhs: list[Vec]) -> list[Vec]:
+    """Solve a whole collocation step: one vector for each stage."""
+    n = len(rhs[0])
+    if jnp.ndim(rhs[0][0]):
+        size = rhs[0][0].shape[0]
+        flat = solve(factors, (jnp.concatenate([r[0] for r in rhs]),))[0]
+        return [(flat[size * i : size * (i + 1)],) for i in range(len(rhs))]
+    flat = solve(factors, tuple(v for r in rhs for v in r))
+    return [tuple(flat[n * i : n * (i + 1)]) for i in range(len(rhs))]
+
+
+def factor(matrix: Any) -> Any:
+    """What `solve` needs of a square matrix; NaN in it if the matrix is singular."""
+    if isinstance(matrix, tuple):
+        return eliminate(matrix)
+    if matrix.shape[0] <= INVERTED:
+        return Inverse(invert(matrix))
+    scale = 1.0 / jnp.max(jnp.abs(matrix), axis=1)
+    lu, pivots = jax.scipy.linalg.lu_factor(matrix * scale[:, None])
+    return Lapack(lu, pivots, scale)
+
+
+def factor_jacobian(layout: Layout | None, jac: Any) -> Any:
+    """Factors of a Jacobian as `jacobian` gives it."""
+    if layout is None or layout.structure is None:
+        return factor(jac)
+    made = layout.structure.factor(-jac, np.zeros(layout.size), 0.0)
+    return Structured(made, layout.structure, 1)
+
+
+def solve(factors: Any, rhs: Vec) -> Vec:
+    """`A^-1 rhs`."""
+    return factors.solve(rhs)
+
+
+def conditioning(factors: Any) -> Any:
+    """The ratio of the smallest to the largest pivot: small where the matrix is near singular."""
+    return factors.ratio()
+
+
+def pseudo_inverse(matrix: Any) -> Any:
+    """Of a symmetric positive semidefinite matrix: the inverse of its regular part, with all
+    derivatives. Rows that depend on others count as zero."""
+    return inverse(invert_semidefinite, matrix)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["factors"],
+    meta_fields=["structure", "stages"],
+)
+@dataclasses.dataclass
+class Structured:
+    factors: Any
+    structure: Any
+    stages: int
+
+    def solve(self, rhs: Vec) -> Vec:
+        if self.stages == 1:
+            return (self.structure.solve(self.factors, rhs[0]),)
+        wide = jnp.reshape(rhs[0], (self.stages, -1))
+        return (jnp.reshape(self.structure.solve_stages(self.factors, wide), (-1,)),)
+
+    def ratio(self) -> Any:
+        if not isinstance(self.structure, Banded):
+            return jnp.ones(())
+        size = jnp.abs(self.factors.inverse)
+        return jnp.min(size) / jnp.max(size)
+
+
+@functools.lru_cache(maxsize=64)
+def structure_of(pattern: Pattern | None) -> Any:
+    """How a Jacobian of this pattern is best factored; `None` for a dense one.
+
+    A band wins over a dense matrix when it is narrow; KLU (if installed) when no order of the
+    unknowns makes it narrow but most entries are zero.
+    """
+    if pattern is None:
+        return None
+    if pattern.bandwidth[0] <= 100 and 4 * (sum(pattern.bandwidth) + 1) <= pattern.size:
+        return Banded(pattern)
+    if pattern.size >= 200 and 20 * pattern.count <= pattern.size**2 and available("klujax"):
+        return Sparse(pattern)
+    return None

@@ -1,0 +1,126 @@
+"""Implicit functions: Newton finds a root, `attach` gives it its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves, still
+from .factor import Vec, factor_jacobian, jacobian, solve
+from .vectors import Layout, add, mean_square
+
+EPS = float(jnp.finfo(jnp.float64).eps)
+ROUNDING = 1e-12  # of what they are measured by: steps that may be rounding
+
+
+def _lazily(asked: Any, answer: Callable[[], Any]) -> Any:
+    """`asked & answer()`, computed only where it is asked (over lanes: where any lane asks)."""
+
+    def once(state: tuple) -> tuple:
+        return jnp.zeros((), bool), answer()
+
+    return jax.lax.while_loop(lambda state: state[0], once, (asked, jnp.zeros((), bool)))[1]
+
+
+class Root(NamedTuple):
+    value: Vec
+    found: Any
+
+
+def attach(residual: Callable[[Vec], Vec], root: Vec, factors: Any, degree: int) -> Vec:
+    """A root with its first `degree` derivatives (M38).
+
+    Chord-Newton from the root held constant: each repetition makes one more derivative exact, and
+    the value moves by rounding only.
+    """
+    out = still(root)
+    for _ in range(degree):
+        out = add((1.0, out), (-1.0, solve(factors, residual(out))))
+    return out
+
+
+def own_moves(given: Leaves) -> Leaves:
+    """Every number moved by about its own size, in three ways along a new first axis.
+
+    Signs and sizes are mixed differently in each, so that nothing cancels in all of them.
+    """
+    out = []
+    for k, leaf in enumerate(given):
+        places = 2.4 * jnp.arange(jnp.size(leaf)).reshape((1, *jnp.shape(leaf))) + 1.7 * k
+        phases = (jnp.arange(3) * (2 * jnp.pi / 3)).reshape((3, *[1] * jnp.ndim(leaf)))
+        own = jnp.where(jnp.isfinite(leaf), leaf, 0.0)
+        out.append((jnp.sin(places + phases) * own).astype(own.dtype))
+    return tuple(out)
+
+
+def newton(
+    residual: Callable[[Vec], Vec],
+    guess: Vec,
+    layout: Layout | None = None,
+    limit: int = 100,
+    moves: Callable[[Vec], Vec] | None = None,
+) -> Root:
+    """A root by Newton's method with the exact Jacobian, to rounding (M37).
+
+    Where a step makes the residual larger it is shortened. `found` is false, and the value NaN,
+    where the iteration does not settle. A root near zero has no size of its own to measure steps
+    by: `moves` says how the residual changes where what it is given moves by about its own size,
+    and steps that rounding of what it is given would explain as well are at their end (M91).
+    """
+
+    structure = None if layout is None else layout.structure
+
+    def rounded(y: Vec, new: Vec, factors: Any, step: Vec) -> Any:
+        """Whether a step that does not help is one of rounding.
+
+        The Jacobian is the same at both of its ends, so that it had to help; and it is as short as
+        steps that rounding of what the equations are given explains.
+        """
+        assert moves is not None
+        there = solve(factors, jax.jvp(residual, (new,), (step,))[1])
+        turned = size(add((1.0, there), (-1.0, step)))
+        reach = jax.vmap(lambda way: solve(factors, way))(moves(y))
+        within = turned <= 1e-3 * size(step)
+        for s, v, u in zip(step, reach, y, strict=True):
+            own = jnp.sum(jnp.abs(v), axis=0) + jnp.abs(u)
+            within = within & jnp.all(jnp.abs(s) <= ROUNDING * own)
+        return within
+
+    def size(v: Vec) -> Any:
+        return jnp.sqrt(mean_square(v))
+
+    def iterate(state: tuple) -> tuple:
+        k, y, r, damping, _, _ = state
+        factors = factor_jacobian(layout, jacobian(residual, y, structure))
+        step = solve(factors, r)
+        new = add((1.0, y), (-1.0, tuple(damping * s for s in step)))
+        r_new = residual(new)
+        worse = ~(size(r_new) <= (1.0 - 0.1 * damping) * size(r))
+        scale = size(new) + size(y)
+        tiny = size(step) <= 1e-9 * scale
+        exact = size(r_new) == 0.0
+        settled = (size(step) <= 4 * EPS * scale) | (tiny & worse & (damping == 1.0)) | exact
+        settled = (settled | (size(r) == 0.0)) & jnp.isfinite(scale + size(step))
+        if moves is not None:
+            asked = worse & ~settled & (damping == 1.0)
+            settled = settled | _lazily(asked, lambda: rounded(y, new, factors, step))
+        keep = worse & ~settled & ~tiny
+        # after a tiny step the residual is rounding: the next step cannot help
+        y = tuple(jnp.where(keep, a, b) for a, b in zip(y, new, strict=True))
+        r = tuple(jnp.where(keep, a, b) for a, b in zip(r, r_new, strict=True))
+        damping = jnp.where(keep, 0.5 * damping, jnp.minimum(2.0 * damping, 1.0))
+        lost = ~jnp.isfinite(size(step)) | (damping < 1e-8)
+        return k + 1, y, r, damping, settled, lost
+
+    def going(state: tuple) -> Any:
+        k, _, _, _, settled, lost = state
+        return (k < limit) & ~settled & ~lost
+
+    no = jnp.zeros((), bool)
+    start = (jnp.zeros((), jnp.int32), guess, residual(guess), jnp.ones(()), no, no)
+    _, y, _, _, found, _ = jax.lax.while_loop(going, iterate, start)
+    bad = jnp.where(found, 0.0, jnp.nan)
+    return Root(tuple(v + bad for v in y), found)

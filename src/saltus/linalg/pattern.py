@@ -1,0 +1,210 @@
+"""The sparsity of large Jacobians: their pattern, few directions that reveal it, a narrow order.
+
+Detected once per system, on the host; everything that runs later uses it as constants.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Where a square matrix can be nonzero; hashable, and cheap to compare."""
+
+    size: int
+    data: bytes  # rows, then columns, both int32, sorted by rows
+
+    @classmethod
+    def of(cls, matrix: Any) -> Pattern:
+        """From anything that SciPy takes for a sparse matrix, or from a dense one."""
+        from scipy.sparse import csr_array
+
+        matrix = csr_array(matrix, dtype=bool)
+        matrix.eliminate_zeros()
+        if matrix.shape[0] != matrix.shape[1]:
+            raise ValueError(
+                f"a sparsity pattern is square, but this one has the shape {matrix.shape}: one row "
+                "per equation (the flow, then the constraint), one column per state (x, then z)."
+            )
+        rows, cols = matrix.nonzero()
+        order = np.lexsort((cols, rows))
+        return cls(matrix.shape[0], np.stack([rows, cols])[:, order].astype(np.int32).tobytes())
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return len(self.data) // 8
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.frombuffer(self.data, np.int32)[: self.count]
+
+    @property
+    def cols(self) -> np.ndarray:
+        return np.frombuffer(self.data, np.int32)[self.count :]
+
+    @property
+    def matrix(self) -> Any:
+        return _matrix(self)
+
+    @property
+    def colours(self) -> Colours:
+        """Directions for the values, few enough to be worth it."""
+        return _colours(self)
+
+    @property
+    def order(self) -> np.ndarray:
+        """The permutation with the smaller band: reverse Cuthill-McKee, or none."""
+        return _order(self)
+
+    @property
+    def bandwidth(self) -> tuple[int, int]:
+        """How many diagonals there are below and above the main one, in that order."""
+        return _bandwidth(self, self.order)
+
+    def values(self, fn: Callable, y: Any) -> Any:
+        """The entries [count] of the Jacobian of `fn`, vector to vector, at `y`."""
+        colours = self.colours
+        seeds = jnp.asarray(colours.seeds(), y.dtype)
+        if colours.by_rows:
+            _, back = jax.vjp(fn, y)
+            compressed = jax.vmap(lambda s: back(s)[0])(seeds)
+            places = colours.group[self.rows] * self.size + self.cols
+        else:
+            compressed = jax.vmap(lambda s: jax.jvp(fn, (y,), (s,))[1])(seeds)
+            places = colours.group[self.cols] * self.size + self.rows
+        return take(compressed.reshape(-1), places)
+
+    def dense(self, values: Any) -> Any:
+        """The matrix [size, size] of the values [count]."""
+        return jnp.zeros((self.size, self.size), values.dtype).at[self.rows, self.cols].set(values)
+
+    def multiply(self, values: Any, vector: Any) -> Any:
+        """The matrix times a vector."""
+        wide, nothing = _by_rows(self), jnp.zeros((1,), values.dtype)
+        entries = take(jnp.concatenate([values, nothing]), wide)
+        columns = np.append(self.cols, 0)[wide]
+        return jnp.sum(entries * take(vector, columns), 1)
+
+
+def missing(pattern: Pattern, fn: Callable, y: Any) -> tuple[int, int, float] | None:
+    """An entry of the Jacobian of `fn` at `y` that a pattern leaves out: row, column, value.
+
+    Seen by a product with a random vector, so it costs little where the pattern is right."""
+    direction = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.5, pattern.size), y.dtype)
+
+    @jax.jit
+    def products(y: Any) -> tuple[Any, Any, Any]:
+        exact = jax.jvp(fn, (y,), (direction,))[1]
+        values = pattern.values(fn, y)
+        room = pattern.multiply(jnp.abs(values), direction)
+        return exact, pattern.multiply(values, direction), room
+
+    exact, sparse, room = map(np.asarray, products(y))
+    wrong = np.abs(exact - sparse) > 1e-9 * (room + np.abs(exact))
+    inside = pattern.matrix
+    pull = jax.vjp(fn, y)[1] if wrong.any() else None
+    for row in np.flatnonzero(wrong):
+        whole = np.asarray(pull(jnp.zeros_like(y).at[row].set(1.0))[0])  # type: ignore[misc]
+        out = np.abs(whole) > 1e-12 * np.abs(whole).max()
+        out &= ~inside[[row], :].toarray().ravel()
+        if out.any():
+            column = int(np.argmax(out))
+            return int(row), column, float(whole[column])
+    return None
+
+
+@dataclass(frozen=True)
+class Colours:
+    """Columns of one group share no row (`by_rows`: rows share no column), so that one derivative
+    in the direction of their sum has the entries of all of them."""
+
+    group: np.ndarray
+    count: int
+    by_rows: bool
+
+    def seeds(self) -> np.ndarray:
+        return (self.group == np.arange(self.count)[:, None]).astype(float)
+
+
+def take(values: Any, places: np.ndarray) -> Any:
+    """`values[places]` with places known to be inside."""
+    return values.at[places].get(mode="promise_in_bounds")
+
+
+@functools.lru_cache(maxsize=64)
+def _matrix(pattern: Pattern) -> Any:
+    from scipy.sparse import csr_array
+
+    entries = np.ones(pattern.count, bool), (pattern.rows, pattern.cols)
+    return csr_array(entries, shape=(pattern.size, pattern.size))
+
+
+@functools.lru_cache(maxsize=64)
+def _colours(pattern: Pattern) -> Colours:
+    """By columns or by rows: the fewest are needed where the fullest row (column) is short."""
+    ways = [(pattern.matrix, pattern.rows, False), (pattern.matrix.T.tocsr(), pattern.cols, True)]
+    ways = sorted((int(np.bincount(at).max(initial=0)), flag, m) for m, at, flag in ways)
+    best = Colours(np.arange(pattern.size), pattern.size, False)
+    for fullest, by_rows, matrix in ways:
+        if fullest < min(best.count, pattern.size // 2 + 1):
+            group = _greedy(matrix)
+            best = min(best, Colours(group, int(group.max()) + 1, by_rows), key=lambda c: c.count)
+    return best
+
+
+def _greedy(matrix: Any) -> np.ndarray:
+    """The first group that is free among the columns with which a column shares a row.
+
+    In natural order (right for bands) and by number of neighbours; the better of the two.
+    """
+    counts = matrix.astype(np.int32)
+    shared = (counts.T @ counts).tocsr()
+    start, neighbours = shared.indptr, shared.indices
+    degree = np.diff(start)
+    best = None
+    for order in (np.arange(len(degree)), np.argsort(-degree, kind="stable")):
+        group = np.full(len(degree), -1)
+        for j in order:
+            taken = group[neighbours[start[j] : start[j + 1]]]
+            free = np.ones(len(taken) + 1, bool)
+            free[taken[(taken >= 0) & (taken <= len(taken))]] = False
+            group[j] = np.argmax(free)
+        if best is None or group.max(initial=0) < best.max(initial=0):
+            best = group
+    return np.asarray(best)
+
+
+@functools.lru_cache(maxsize=64)
+def _order(pattern: Pattern) -> np.ndarray:
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    either = (pattern.matrix + pattern.matrix.T).tocsr()
+    order = np.asarray(reverse_cuthill_mckee(either, symmetric_mode=True))
+    none = np.arange(pattern.size)
+    widths = [sum(_bandwidth(pattern, o)) for o in (none, order)]
+    return none if widths[0] <= widths[1] else order
+
+
+def _bandwidth(pattern: Pattern, order: np.ndarray) -> tuple[int, int]:
+    place = np.argsort(order)
+    offset = place[pattern.rows] - place[pattern.cols]
+    return int(offset.max(initial=0)), int(-offset.min(initial=0))
+
+
+@functools.lru_cache(maxsize=64)
+def _by_rows(pattern: Pattern) -> np.ndarray:
+    """Numbers of the entries, one line per row, filled up with `count`."""
+    lengths = np.bincount(pattern.rows, minlength=pattern.size)
+    first = np.cumsum(lengths) - lengths
+    wide = np.full((pattern.size, max(int(lengths.max(initial=0)), 1)), pattern.count)
+    wide[pattern.rows, np.arange(pattern.count) - first[pattern.rows]] = np.arange(pattern.count)
+    return wide

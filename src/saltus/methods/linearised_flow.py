@@ -1,0 +1,188 @@
+"""The error that a method makes on the linearised flow, from a few products with its Jacobian.
+
+On `u' = f_x u + f_p v` a step has the error `C (h J)^(d-1) h u'` to leading order, and `C h^d`
+times a derivative in time where coefficients change (M95). Neither needs a step: powers of the
+Jacobian, and differences of the slope at some times. What is stiff is damped, as in the method.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.leaves import Leaves
+from ..model.algebraic_states import attached
+from ..model.model import At, Model, Par
+from .tangent_error import OFF, Tangent, Way, begun, flat, gentle, unflat, way
+
+STIFF = 5  # powers of `w` in an error: what is stiff follows the rest, and has none of its own
+AGO = 64  # steps for which a tangent has travelled that is needed where nothing jumps
+
+
+class Leading(NamedTuple):
+    """The error estimate of a step on `x' = lambda x`: `coefficient * (h lambda)^degree`."""
+
+    degree: int
+    coefficient: float
+
+
+class Damping(NamedTuple):
+    """The map `w = (1 - gamma h J)^-1` of flat vectors, of which implicit methods are made."""
+
+    apply: Callable[[Any], Any]
+    gamma: float
+
+
+class Line(NamedTuple):
+    """The flow linearised along a step; all vectors are flat."""
+
+    model: Model
+    par: Par
+    at: At
+    end: At
+    h: Any
+    push: Way
+
+    def moves(self, u: Any, place: Any, part: Any) -> Any:
+        """`h (f_x u + part f_p v)` at a `place` of the step, 0 to 1."""
+        model, par, m = self.model, self.par, self.model.moving
+        along = lambda a, b: tuple(
+            (u + place * (v - u)).astype(u.dtype) for u, v in zip(a, b, strict=True)
+        )
+        x, z = along(self.at.w[:m], self.end.w[:m]), along(self.at.z, self.end.z)
+        rest, tau = self.at.w[m:], self.at.tau + place * self.h
+
+        def flow(moving: Leaves, rest: Leaves, theta: Leaves) -> Any:
+            there = par._replace(theta=theta)
+            here = At(tau, (*moving, *rest), self.at.i, z)
+            return flat(model.flow(attached(model, here, there, 1), there))
+
+        turn = jax.tree.map(lambda v: (part * v).astype(v.dtype), tuple(self.push))
+        return self.h * jax.jvp(flow, (x, rest, par.theta), (unflat(u, x), *turn))[1]
+
+
+class Explored(NamedTuple):
+    """What was found of the linearised flow along a step."""
+
+    power: Any  # (h J)^(d-1) h u'; of implicit methods h u'
+    end: Any  # the tangent at the end, as a Taylor sum; of implicit methods h u' there
+    change: Any  # h^d times the derivatives of the slope in time
+    part: Any  # of the push
+
+
+def travelled(
+    model: Model,
+    par: Par,
+    at: At,
+    ahead: At,
+    h: Any,
+    tangent: Tangent,
+    sizes: Any,
+    leading: Leading,
+    damping: Damping | None,
+) -> tuple[Any, Any, Any, Any]:
+    """A tangent at both ends of a step, the error that the method makes on it, and its push."""
+    line = Line(model, par, at, ahead, h, way(model, at, par))
+    u = begun(tangent, sizes)
+    if damping is not None:
+        count = jnp.where(tangent.phase == OFF, AGO, 0)
+        u = jax.lax.fori_loop(0, count, lambda _, v: _bounded(_settled(damping, v), v), u)
+    found = _explored(line, tangent, u, sizes, leading.degree, damping is None)
+    if damping is not None:
+        found = _damped(damping, u, found, leading.degree)
+    return u, found.end, leading.coefficient * (found.power + found.change), found.part
+
+
+def _explored(
+    line: Line, tangent: Tangent, u: Any, sizes: Any, degree: int, powers: bool
+) -> Explored:
+    """One loop for all products, so that a program contains the linearised flow once."""
+    table = _tables(degree, powers)
+    kinds, places, sums, differences = (jnp.asarray(v) for v in table)
+
+    def one(i: Any, found: Explored) -> Explored:
+        kind = kinds[i]
+        v = jnp.where(kind == ALONE, 0.0, jnp.where(kind == POWER, found.power, u))
+        part = jnp.where(kind == ALONE, 1.0, jnp.where(kind == POWER, 0.0, found.part))
+        moved = line.moves(v, places[i], part)
+        return Explored(
+            jnp.where((kind == FIRST) | (kind == POWER), moved, found.power),
+            found.end + sums[i] * moved,
+            found.change + differences[i] * moved,
+            jnp.where(kind == ALONE, gentle(tangent, moved, sizes), found.part),
+        )
+
+    none = jnp.zeros_like(u)
+    start = Explored(none, u if powers else none, none, jnp.ones(()))
+    return jax.lax.fori_loop(0, len(table[0]), one, start)
+
+
+# Products: of the push alone; of the tangent and its push; with the last one; along the step.
+ALONE, FIRST, POWER, SAMPLE = range(4)
+
+
+@functools.cache
+def _tables(degree: int, powers: bool) -> tuple[np.ndarray, ...]:
+    """Kind and place of each product, and its weights in the end and in the differences."""
+    n = degree - 1
+    chain = n if powers else 0
+    kinds = [ALONE, FIRST] + [POWER] * chain + [SAMPLE] * degree
+    places = [0.0] * (2 + chain) + [j / n for j in range(degree)]
+    taylor = [1 / math.factorial(j) for j in range(2, chain + 2)]
+    samples = [1 / degree] * degree if powers else [0.0] * n + [1.0]
+    sums = [0.0, 0.0, *taylor, *samples]
+    binomial = [(-1.0) ** (n - j) * math.comb(n, j) * n**n for j in range(degree)]
+    differences = [0.0] * (2 + chain) + binomial
+    return np.asarray(kinds), np.asarray(places), np.asarray(sums), np.asarray(differences)
+
+
+# -- implicit methods -----------------------------------------------------------------------------
+
+
+def _damped(damping: Damping, u: Any, found: Explored, degree: int) -> Explored:
+    """`(h J w)^(d-1) w^s h u'`, a step of an L-stable map, and the change without what is stiff."""
+    g, apply = damping.gamma, damping.apply
+    _, b, c = _weights(g)
+    step = _polynomial(damping, (g, g * (b + c), g * c), found.end)
+
+    def one(i: Any, both: tuple[Any, Any]) -> tuple[Any, Any]:
+        p, d = both
+        w = apply(p)
+        return jnp.where(i < STIFF, w, (w - p) / g), apply(d)
+
+    both = (found.power, found.change)
+    power, change = jax.lax.fori_loop(0, STIFF + degree - 1, one, both)
+    return found._replace(power=power, change=change, end=u + step)
+
+
+def _settled(damping: Damping, u: Any) -> Any:
+    """A step of the same map without push: what decays within a few steps is gone."""
+    return _polynomial(damping, _weights(damping.gamma), u)
+
+
+def _weights(g: float) -> tuple[float, float, float]:
+    """Of `w`, `w^2`, `w^3` in an L-stable stability function of order 2."""
+    first, second = (1 - 3 * g) / g, (0.5 - 3 * g + 3 * g * g) / g**2
+    return second, -first - 2 * second, 1 + first + second
+
+
+def _polynomial(damping: Damping, weights: tuple[float, ...], v: Any) -> Any:
+    table = jnp.asarray(weights)
+
+    def one(i: Any, both: tuple[Any, Any]) -> tuple[Any, Any]:
+        w = damping.apply(both[0])
+        return w, both[1] + table[i] * w
+
+    return jax.lax.fori_loop(0, len(weights), one, (v, jnp.zeros_like(v)))[1]
+
+
+def _bounded(new: Any, old: Any) -> Any:
+    """A tangent that has not grown."""
+    size, before = jnp.max(jnp.abs(new)), jnp.max(jnp.abs(old))
+    return new * jnp.where(size > before, before / jnp.where(size > 0, size, 1.0), 1.0)

@@ -1,0 +1,242 @@
+"""Steps that suit the linearised flow where the error of the states says nothing about it.
+
+A system at rest has no error whatever the step, and one far below its absolute tolerance none that
+counts; but derivatives go with the linearised flow, which is as fast there as anywhere. So where a
+component moves by less than its tolerance in a step, one tangent in a fixed direction of no
+symmetry travels with the solution, and its error counts as well (M95).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.leaves import Leaves
+from ..linalg.dependence import dependence
+from ..model.model import At, Model, Par
+
+# No tangent; none yet since the start or a jump; one that waits for its step; one that fits it.
+OFF, NEW, WAITS, FITS = range(4)
+REST = 1.0  # of a tolerance: a component that moves by less in a step is at rest
+FINEST = 3e-12  # relative tolerance that is given; a smaller one stands for none
+USUAL = 1e-8  # the relative tolerance of tangents where none is given
+GENTLE = 1e-3  # of its unit: how far parameters move a new tangent in its first step
+DEGREE = 4  # in time, of polynomials that every method has exactly
+
+
+class Tangent(NamedTuple):
+    """A tangent of the moving leaves, in units of their tolerances; packed: loops copy leaves."""
+
+    numbers: Any  # its scaled error over the step that it fits, its push (`gentle`), its entries
+    seen: Any  # the length of the last step in which everything moved
+    phase: Any
+
+    @property
+    def error(self) -> Any:
+        return self.numbers[0]
+
+    @property
+    def push(self) -> Any:
+        return self.numbers[1]
+
+    @property
+    def entries(self) -> Any:
+        """As one vector, at the end of the step that it fits."""
+        return self.numbers[2:]
+
+
+def packed(error: Any, push: Any, seen: Any, u: Any, phase: Any) -> Tangent:
+    first = jnp.stack([error, push]).astype(jnp.float64)
+    return Tangent(jnp.concatenate([first, u]), seen, jnp.asarray(phase, jnp.int32))
+
+
+def flat(leaves: Sequence[Any]) -> Any:
+    return jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in leaves])
+
+
+def unflat(vector: Any, like: Sequence[Any]) -> Leaves:
+    sizes = [int(np.prod(jnp.shape(v))) for v in like]
+    parts = jnp.split(vector, np.cumsum(sizes)[:-1])
+    return tuple(p.reshape(jnp.shape(v)).astype(v.dtype) for p, v in zip(parts, like, strict=True))
+
+
+class Way(NamedTuple):
+    """A direction in what a row depends on besides the moving leaves."""
+
+    rest: Leaves  # the other float leaves of a row state
+    theta: Leaves
+
+
+def unborn(model: Model) -> Any:
+    """What the loop carries before the first step.
+
+    Nothing for flows whose tangents are plain."""
+    if plain(model):
+        return ()
+    outs = model.flow_fn.traced.jaxpr.outvars
+    size = sum(v.aval.size for v in outs)
+    return Tangent(jnp.zeros((2 + size,)), jnp.zeros(()), jnp.full((), NEW, jnp.int32))
+
+
+def renewed(tangent: Any) -> Any:
+    """The same after a jump."""
+    if not tangent:
+        return tangent
+    return tangent._replace(seen=jnp.zeros(()), phase=jnp.full((), NEW, jnp.int32))
+
+
+def asked(tangent: Any, blind: Any, h: Any) -> Any:
+    """Whether a step, `blind` or not, has to wait until its tangent was looked at.
+
+    Not where it is shorter than one in which everything moved: something else makes it short."""
+    new = blind & (tangent.phase != FITS) & (h > tangent.seen)
+    return (tangent.phase == WAITS) | new
+
+
+def counted(tangent: Any) -> Any:
+    """The error that a step has by its tangent."""
+    return jnp.where(tangent.phase == FITS, tangent.error, 0.0)
+
+
+def dropped(tangent: Any) -> Any:
+    """After a step that was rejected."""
+    return tangent._replace(phase=jnp.where(tangent.phase == FITS, WAITS, tangent.phase))
+
+
+def taken(tangent: Any, blind: Any, h: Any) -> Any:
+    """After a step that was accepted: it travels on as long as something rests."""
+    on = (tangent.phase == FITS) & blind
+    phase = jnp.where(on, WAITS, OFF).astype(jnp.int32)
+    return tangent._replace(seen=jnp.where(blind, tangent.seen, h), phase=phase)
+
+
+def begun(tangent: Tangent, sizes: Any) -> Any:
+    """The tangent that travelled last, or after a jump a new one.
+
+    Not anew after steps without one: a stiff motion that is now and then at rest would pay for a
+    transient each time."""
+    return jnp.where(tangent.phase == NEW, _signs([sizes])[0] * sizes, tangent.entries)
+
+
+def blind(model: Model, moves: Sequence[Any], sizes: Sequence[Any]) -> Any:
+    """Whether some component moves by less than its tolerance in a step (M95)."""
+    lost = jnp.zeros((), bool)
+    for m, s, moved in zip(moves, sizes, driven(model), strict=True):
+        if moved:
+            lost = lost | jnp.any(m <= REST * s)
+    return lost
+
+
+def relative(goal: Any) -> Any:
+    """The relative tolerance; a tiny one says that only an absolute one was given."""
+    return jnp.where(goal.rtol < FINEST, USUAL, goal.rtol)
+
+
+# -- directions -----------------------------------------------------------------------------------
+
+
+def _signs(leaves: Sequence[Any], place: int = 0) -> list:
+    """Numbers between 1/2 and 1 of either sign, the same in every solve."""
+    out = []
+    for leaf in leaves:
+        size = int(np.prod(jnp.shape(leaf)))
+        turn = ((np.arange(place, place + size) + 1) * 0.6180339887498949) % 1.0
+        sign = np.where((turn * 7) % 1.0 < 0.5, -1.0, 1.0)
+        out.append((sign * (0.5 + 0.5 * turn)).reshape(jnp.shape(leaf)))
+        place += size
+    return out
+
+
+def way(model: Model, at: At, par: Par) -> Way:
+    """A direction in discrete floats and in parameters that are not times."""
+    rest, m = at.w[model.moving :], model.n_d[0]
+    values = {slot + 1 for _, slot in model.signals}
+    last = model.first_tick + 2 * model.ticks
+    used = {*range(2, 2 + model.n_p[0]), *values, *range(last, model.n_theta - 1)}
+    flags = [*(j < m for j in range(len(rest))), *(j in used for j in range(len(par.theta)))]
+    leaves = (*rest, *par.theta)
+    out = tuple(
+        (s * (1 + jnp.abs(v))).astype(v.dtype) if flag else jnp.zeros_like(v)
+        for v, s, flag in zip(leaves, _signs(leaves, 1000), flags, strict=True)
+    )
+    return Way(out[: len(rest)], out[len(rest) :])
+
+
+def gentle(tangent: Tangent, slope: Any, sizes: Any) -> Any:
+    """Which part of it, such that its `slope` times the step moves a new tangent little."""
+    size = jnp.sqrt(jnp.mean((slope / sizes) ** 2))
+    part = jnp.where(size > GENTLE, GENTLE / jnp.where(size > 0, size, 1.0), 1.0)
+    return jnp.where(tangent.phase == WAITS, tangent.push, part)
+
+
+# -- which flows ----------------------------------------------------------------------------------
+
+
+def _places(model: Model) -> tuple[int, int]:
+    """Where time and states begin and end among the arguments of the flow."""
+    first = model.flow_fn.traced.n_consts + bool(model.kinks)
+    return first, first + 1 + model.nx + model.n_z
+
+
+@functools.lru_cache(maxsize=512)
+def driven(model: Model) -> tuple[bool, ...]:
+    """Which moving leaves have a slope that depends on anything that changes within a row."""
+    traced = model.flow_fn.traced
+    jaxpr, (first, last) = traced.jaxpr, _places(model)
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    nd_f, nd_i = model.n_d
+    signals = last + nd_f + nd_i + bool(model.modes)
+    changing = {*inputs[first:last], *inputs[signals : signals + len(model.signals)]}
+    for eqn in jaxpr.eqns:
+        if any(v in changing for v in eqn.invars if not hasattr(v, "val")):
+            changing |= set(eqn.outvars)
+    return tuple(not hasattr(v, "val") and v in changing for v in jaxpr.outvars)
+
+
+@functools.lru_cache(maxsize=512)
+def plain(model: Model) -> bool:
+    """Whether tangents are polynomials in time that every method has exactly, or do not exist.
+
+    They are where the flow's derivatives are constant and its Jacobian is nilpotent.
+    """
+    traced = model.flow_fn.traced
+    avals = [v.aval for v in [*traced.jaxpr.constvars, *traced.jaxpr.invars]]
+    floats = [k for k, a in enumerate(avals) if jnp.issubdtype(a.dtype, jnp.floating)]
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+
+    def tangents(args: list, turn: list) -> Any:
+        def moved(some: list) -> Any:
+            full = list(args)
+            for k, v in zip(floats, some, strict=True):
+                full[k] = v
+            return traced.call(*full)
+
+        return jax.jvp(moved, ([args[k] for k in floats],), (turn,))[1]
+
+    try:
+        closed = jax.make_jaxpr(tangents)(shapes, [shapes[k] for k in floats])
+    except Exception:  # a function without derivatives: nobody can ask for them
+        return True
+    if not model.light:
+        return False
+    first, last = _places(model)
+    changing = [k for k in range(first, last)] + _signal_places(model, last)
+    if dependence(closed, changing).nnz:
+        return False
+    moving = [len(avals) + floats.index(k) for k in range(first + 1, first + 1 + model.nx)]
+    jac = dependence(closed, moving)
+    power = jac = np.asarray(jac.todense(), float)[: jac.shape[1]]
+    for _ in range(DEGREE - 1):
+        power = power @ jac
+    return not power.any()
+
+
+def _signal_places(model: Model, last: int) -> list[int]:
+    nd_f, nd_i = model.n_d
+    first = last + nd_f + nd_i + bool(model.modes)
+    return list(range(first, first + len(model.signals)))

@@ -1,0 +1,106 @@
+"""Where algebraic states stop being determined: impasse points."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves
+from ..base.results import Result
+from ..linalg.dense import invert
+from ..linalg.factor import factor, solve
+from .algebraic_states import (
+    SINGULAR,
+    STEEP,
+    _equations,
+    _jacobian,
+    _product,
+    _runs_away,
+    layout,
+    regularity,
+    steepness,
+)
+from .model import At, Model, Par
+
+FOLLOWED = 64  # algebraic numbers up to which g_z is compared between the ends of a step
+COLLAPSE = 1e-3  # a pivot of which a step leaves less than this has come to a singular point
+
+
+def near_impasse(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any:
+    """Whether z is about to be undetermined: a hair's breadth away, g_z is another one.
+
+    Asked where a solve gives up, to name the cause. `k` is the flow there.
+    """
+    flat = ~(regularity(model, at, par) > SINGULAR)
+    if model.pattern is not None:
+        return flat
+    steep = ~(steepness(model, at, par) < STEEP)
+    return steep | flat | _runs_away(model, at, par, k, atol)
+
+
+def with_cause(model: Model, at: At, par: Par, k: Leaves, atol: Leaves, code: Any) -> Any:
+    """A result, or `singular` where steps fail because z is all but undetermined."""
+    failures = (Result.step_underflow, Result.newton_failed, Result.non_finite)
+    failed = functools.reduce(jnp.logical_or, [code == int(f) for f in failures])
+    ask = lambda: near_impasse(model, at, par, k, atol)
+    near = jax.lax.cond(failed, ask, lambda: jnp.zeros((), bool))
+    return jnp.where(near, int(Result.singular), code).astype(code.dtype)
+
+
+def followed(model: Model) -> bool:
+    """Whether steps are checked for singular points of g_z that they would pass."""
+    rule = model.constraint
+    if rule is None or rule.highest > 1 or model.pattern is not None:
+        return False
+    return layout(model).size <= FOLLOWED
+
+
+def collapses(model: Model, before: At, after: At, par: Par, strict: bool) -> Any:
+    """Whether g_z may have been singular between two states, or all but is at the second.
+
+    `A = g_z(before)^-1 g_z(after)` starts as the identity. On the way to a singular one a pivot of
+    its elimination comes down to zero; where it does so on the way to a regular one, a shorter
+    step shows no more of it. Steps that cannot be shortened are `strict`: their determinant counts.
+    """
+    first, last = (
+        _jacobian(model, _equations(model, at, par), layout(model).pack(at.z))
+        for at in (before, after)
+    )
+    if not isinstance(first, tuple):
+        least, product = _pivots(_product(invert(first), last))
+    else:
+        made = factor(first)
+        columns = [list(solve(made, column)) for column in zip(*last, strict=True)]
+        least, product = _few_pivots(columns)
+    return product <= 0.0 if strict else least <= COLLAPSE
+
+
+def _few_pivots(a: list) -> tuple[Any, Any]:
+    """The least pivot without any exchange of rows, and their product; `a` holds columns."""
+    n = len(a)
+    for k in range(n):
+        for j in range(k + 1, n):
+            share = a[j][k] / a[k][k]
+            for i in range(k + 1, n):
+                a[j][i] = a[j][i] - a[k][i] * share
+    pivots = [a[k][k] for k in range(n)]
+    return functools.reduce(jnp.fmin, pivots), functools.reduce(jnp.multiply, pivots)
+
+
+def _pivots(matrix: Any) -> tuple[Any, Any]:
+    """The same for an array, in operations that fit into one kernel."""
+    rows = jnp.arange(matrix.shape[0])
+
+    def clear(k: Any, state: tuple) -> tuple:
+        a, least, product = state
+        row = jax.lax.dynamic_index_in_dim(a, k, 0, keepdims=False)
+        column = jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False)
+        pivot = jnp.sum(jnp.where(rows == k, row, 0.0))
+        below = jnp.where(rows > k, column / pivot, 0.0)
+        return a - below[:, None] * row[None, :], jnp.fmin(least, pivot), product * pivot
+
+    first = (matrix, jnp.full((), jnp.inf), jnp.ones(()))
+    return jax.lax.fori_loop(0, matrix.shape[0], clear, first)[1:]

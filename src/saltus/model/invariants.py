@@ -1,0 +1,97 @@
+"""Numbers that a flow keeps at zero, and the way back to them (M60).
+
+A method that does not know of an invariant drifts off it, by its local error in every step. So
+every step of a system that declares one ends with a projection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from ..base.leaves import Leaves
+from ..linalg.factor import pseudo_inverse
+from ..system.hybrid import HybridSystem, Instant
+from .model import At, Invariant, Model, Par
+from .validation import flow_leaves, residual_leaves
+
+ROUNDS = 3  # of the projection: the distance falls by its own size in each
+
+
+def invariant(system: HybridSystem, tracer: Any, x: Leaves) -> Invariant:
+    """What a system declares, traced and checked."""
+    found: dict = {}
+    write = 'invariant=lambda now, p: now.x["a"] ** 2 + now.x["b"] ** 2 - 1'
+    fn = tracer.fn(residual_leaves("invariant", system.invariant, write, found))
+    onto = system.projection or nearest(system.invariant)  # type: ignore[arg-type]
+
+    def there(now: Instant, p: Any) -> list:
+        return flow_leaves(tracer.x, x, onto(now, p), now.z)
+
+    names = tuple(n or "invariant" for n in found["shape"].names())
+    return Invariant(fn, names, tracer.fn(there))
+
+
+def nearest(residual: Callable) -> Callable:
+    """`(now, p) -> x`: the nearest state at which the residual vanishes, from one that is close.
+
+    Newton's method with the Jacobian held: every round multiplies the distance by its own size.
+    """
+
+    def onto(now: Instant, p: Any) -> Any:
+        first, join = ravel_pytree(now.x)
+
+        def values(flat: Any) -> Any:
+            return ravel_pytree(residual(now.replace(x=join(flat)), p))[0]
+
+        slope = jax.jacrev(values)(first)
+        back = slope.T @ pseudo_inverse(slope @ slope.T)
+        flat = first
+        for _ in range(ROUNDS):
+            flat = flat - back @ values(flat)
+        return join(flat)
+
+    return onto
+
+
+def residuals(model: Model, at: At, par: Par) -> Leaves:
+    """The invariants of a model, leaf by leaf."""
+    rule = model.invariant
+    return () if rule is None else tuple(rule.fn(model.args(at, par), par))
+
+
+def onto(model: Model, at: At, par: Par) -> At:
+    """The state with its differential part moved onto the invariants."""
+    rule = model.invariant
+    if rule is None:
+        return at
+    x = rule.project(model.args(at, par), par)
+    return at._replace(w=(*x, *at.w[model.nx :]))
+
+
+def broken(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
+    """Whether an invariant is violated by more than the tolerances explain.
+
+    The states could be moved by `10 (atol + rtol |x|)`; the Jacobian says what that does.
+    """
+    if model.invariant is None:
+        return jnp.zeros((), bool)
+    n = model.nx
+    give = tuple(10 * (a + rtol * jnp.abs(v)) for v, a in zip(at.w[:n], atol, strict=False))
+    wide = tuple(jnp.broadcast_to(g, v.shape) for g, v in zip(give, at.w[:n], strict=True))
+
+    def values(x: Leaves) -> Any:
+        here = at._replace(w=(*x, *at.w[n:]))
+        return jnp.concatenate([jnp.ravel(v) for v in residuals(model, here, par)])
+
+    slopes = jax.jacrev(values)(at.w[:n])
+    size = values(at.w[:n]).size
+    parts = [
+        jnp.sum(jnp.abs(jnp.reshape(s, (size, -1))) * jnp.ravel(g)[None], axis=1)
+        for s, g in zip(slopes, wide, strict=True)
+    ]
+    return jnp.any(~(jnp.abs(values(at.w[:n])) <= sum(parts)))

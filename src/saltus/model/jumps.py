@@ -1,0 +1,96 @@
+"""A jump as two pure functions: the last bit of flow up to the event, and the reset.
+
+The approach starts where the flow rows before it ended, on the event up to rounding. Its length
+`delta` is zero in value but not in its derivatives: the root of the guard along the Taylor
+expansion of the flow (M5), or the time left to a prescribed time. A chained firing, triggered by
+another reset, has no approach: its guard is not zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves
+from .algebraic_states import attached, determined
+from .model import Action, At, Model, Par
+from .taylor import derivatives, moved
+
+STEEP = 1e200  # its square is infinite
+
+
+class Firing(NamedTuple):
+    """What was decided about a jump: the member of a family; `due` replaces a prescribed time."""
+
+    member: Any
+    due: Any = None
+    grazes: Any = False  # its guard may only touch zero: its slope counts as zero
+    jumps: Any = False  # its guard jumps over zero: what the place depends on is not known
+
+
+def root_length(
+    model: Model,
+    action: Action,
+    at: At,
+    par: Par,
+    firing: Firing,
+    terms: list[Leaves],
+) -> Any:
+    """The root `delta` of the guard along the Taylor flow, with `len(terms)` derivatives (M5).
+
+    Chord-Newton from zero with the slope held constant: iteration r makes the r-th derivative
+    exact, and the value moves by rounding only.
+    """
+    degree = len(terms)
+    looks = _looks(model, action)
+
+    def along(delta: Any, deg: int) -> Any:
+        there = moved(at, terms[:deg], delta)
+        if looks:
+            there = attached(model, there, par, degree)
+        return model.one_guard(action, there, par, firing.member)
+
+    zero, one = jnp.zeros_like(at.tau), jnp.ones_like(at.tau)
+    slope = jax.lax.stop_gradient(jax.jvp(lambda s: along(s, 1), (zero,), (one,))[1])
+    none = jnp.logical_or(firing.grazes, firing.jumps)
+    slope = jnp.where(none, 1.0, slope)
+    steep = jnp.where(none, STEEP, 1.0)  # and of nothing it still makes nothing
+    delta = zero
+    for _ in range(degree):
+        miss = jnp.where(firing.jumps, _anything(at, par), along(delta, degree))
+        miss = miss - jnp.where(none, jax.lax.stop_gradient(miss), 0.0)
+        delta = delta - miss / slope * steep * steep
+    return delta
+
+
+def _anything(at: At, par: Par) -> Any:
+    """A number that depends on everything."""
+    leaves = (at.tau, *at.w, *par.theta)
+    weights = (1.0 + 0.6180339887498949 * k % 1.0 for k in range(len(leaves)))
+    return sum(w * jnp.sum(v) for w, v in zip(weights, leaves, strict=True))
+
+
+def _looks(model: Model, action: Action) -> bool:
+    """Whether the guard of an action looks at z."""
+    return model.constraint is not None and model.constraint.seen[model.guards.index(action)]
+
+
+def approach(model: Model, action: Action, at: At, par: Par, firing: Firing, degree: int) -> At:
+    """The state just before the reset of `action`."""
+    terms = derivatives(model, at, par, degree)
+    if action.kind == "guard":
+        delta = root_length(model, action, at, par, firing, terms)
+        return attached(model, moved(at, terms, delta), par, degree)
+    due = model.time_of(action, at, par) if firing.due is None else firing.due
+    there = moved(at, terms, due - at.tau)._replace(tau=due)
+    return attached(model, there, par, degree)
+
+
+def reset(model: Model, action: Action, at: At, par: Par, member: Any, degree: int) -> At:
+    """The state just after `action` (M6)."""
+    after = model.reset(action, attached(model, at, par, degree), par, member)
+    if any(a.kind == "time" for a in model.actions):
+        after = model.with_pending_times(determined(model, after, par, degree), par)
+    return after

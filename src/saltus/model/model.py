@@ -1,0 +1,353 @@
+"""A system as functions on leaves: what the loop, the sweeps and the solution compute with.
+
+A row state is `(tau, w, i, z)`: the offset from the start time, the float leaves
+`w = (x..., q..., d floats..., pending times...)`, the recorded leaves
+`i = (d others..., mode, tick counts..., signal segments..., flags of kinks)`, and the algebraic
+states. These are a function of the others (algebraic_states.py), so only their value is recorded.
+Parameters are `theta = (t0, t1, p floats..., signals..., ticks..., closed-over floats..., probe)`,
+differentiated, and `iota = (p others..., closed-over others...)`, not. A `Model` is hashable by
+what it computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves, Shape
+from ..base.tracing import Traced, operations
+from ..system.inputs import Signal
+
+LIGHT, LONG = 24, 100  # operations
+
+
+class At(NamedTuple):
+    """Where a row starts: offset from t0, float leaves, recorded leaves, algebraic states."""
+
+    tau: Any
+    w: Leaves
+    i: Leaves
+    z: Leaves = ()
+
+
+class Par(NamedTuple):
+    """What does not change along a solve; `backward` is true when time decreases."""
+
+    theta: Leaves
+    iota: Leaves
+    backward: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Fn:
+    """A traced function with the places of its closed-over values in (theta, iota)."""
+
+    traced: Traced
+    slots: tuple[tuple[str, int], ...]
+    out: Any = None
+
+    def __call__(self, args: Leaves, par: Par) -> list:
+        consts = [par.theta[j] if kind == "f" else par.iota[j] for kind, j in self.slots]
+        return self.traced.call(*consts, *args)
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+    """One way a row can jump: an event of the system, a breakpoint of an input, or the stop."""
+
+    kind: str  # guard | zeno | time | ticks | signal | stop
+    name: str
+    direction: int = 0
+    terminal: bool = False
+    level: bool = False
+    contact: bool = False  # never to go beyond zero
+    size: int | None = None  # members of a family; None for a scalar guard
+    index: int = 0  # place among guards, pending times, tick counts or segments
+    guard: Fn | None = None
+    active: Fn | None = None
+    reset: Fn | None = None
+    next_time: Fn | None = None
+    logged: bool = False  # an event of the user's, not of the machinery
+    kink: bool = False  # a family made by `when`
+    implicit: bool = False  # its reset solves equations
+    moving: bool = False  # ticks whose period or offset may depend on parameters
+    zeno: bool = False  # the action after it, of that kind, fires where its events accumulate
+    possible: Fn | None = None  # backward in time: whether it may have happened here
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraint:
+    """The equations `0 = g` and what is known of them before the first step."""
+
+    fn: Fn
+    equations: tuple[str, ...]  # a name for each leaf of g
+    index: tuple[int, ...]  # of each leaf
+    affine: bool  # z enters linearly, in equations of index 1 only
+    shapes: tuple[tuple[int, ...], ...]  # of the leaves of z
+    rows: tuple[tuple[int, ...], ...]  # of the leaves of g
+    pinned: Fn | None = None  # per leaf of g: in this mode it is `0 = z_i`
+    seen: tuple[bool, ...] = ()  # which guards (in order) look at z
+
+    @property
+    def highest(self) -> int:
+        return max(self.index)
+
+
+@dataclasses.dataclass(frozen=True)
+class Invariant:
+    """Residuals that the flow keeps at zero, and the states near some others at which they are."""
+
+    fn: Fn
+    names: tuple[str, ...]  # of its leaves
+    project: Fn
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Everything static about a solve. Equal models compute alike and share compiled code.
+
+    `build` hands out one object for all equal models, so that comparing is comparing identities.
+    """
+
+    x: Shape
+    q: Shape
+    z: Shape
+    d: Shape
+    p: Shape
+    modes: tuple[str, ...]
+    signals: tuple[tuple[type[Signal], int], ...]  # class and first slot of each signal
+    u_tree: Any
+    kinks: int  # comparisons marked by `when`
+    ticks: int
+    first_tick: int  # first slot of (period, offset) pairs in theta
+    n_p: tuple[int, int]  # leaves of p in theta and in iota
+    n_theta: int
+    n_iota: int
+    flow_fn: Fn
+    output_fn: Fn | None
+    actions: tuple[Action, ...]
+    dtypes: tuple[Any, ...]  # of the moving leaves
+    constraint: Constraint | None = None
+    pattern: Any = None  # where the Jacobian of (flow, constraint) by (x, z) can be nonzero
+    invariant: Invariant | None = None
+    one_way: bool = False  # made for time that goes forward
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, f.name) for f in dataclasses.fields(self)))
+
+    # -- places -------------------------------------------------------------------------------
+    @property
+    def nx(self) -> int:
+        return self.x.kinds.count("f")
+
+    @property
+    def moving(self) -> int:
+        """How many leaves of `w` the flow moves: x and q come first."""
+        return self.nx + self.q.kinds.count("f")
+
+    @property
+    def x_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the differential leaves."""
+        return tuple(v.aval.shape for v in self.flow_fn.traced.jaxpr.outvars[: self.nx])
+
+    @property
+    def n_z(self) -> int:
+        """Algebraic leaves."""
+        return len(self.z.kinds)
+
+    @property
+    def n_d(self) -> tuple[int, int]:
+        floats = self.d.kinds.count("f")
+        return floats, sum(k in "ik" for k in self.d.kinds)
+
+    @property
+    def n_w(self) -> int:
+        """Float leaves of a row state."""
+        return self.place_pending + sum(a.kind == "time" for a in self.actions)
+
+    @property
+    def n_i(self) -> int:
+        """Recorded leaves of a row state."""
+        return self.place_flags + bool(self.kinks)
+
+    @property
+    def place_flags(self) -> int:
+        return self.place_segments + len(self.signals)
+
+    @property
+    def families(self) -> int:
+        """1 if some guard has members, else 0."""
+        return int(any(a.size is not None for a in self.actions))
+
+    @property
+    def kind_dtype(self) -> Any:
+        """The smallest integer that holds a row's kind: the tape is written for every row."""
+        return jnp.dtype("int8") if 2 * len(self.actions) + 1 < 127 else jnp.dtype("int32")
+
+    @property
+    def guards(self) -> tuple[Action, ...]:
+        return tuple(a for a in self.actions if a.kind == "guard")
+
+    @property
+    def n_guards(self) -> int:
+        """Guards, each member of a family counted."""
+        return sum(a.size or 1 for a in self.guards)
+
+    @property
+    def timed(self) -> tuple[Action, ...]:
+        return tuple(a for a in self.actions if a.kind not in ("guard", "zeno"))
+
+    @property
+    def place_pending(self) -> int:
+        return self.moving + self.n_d[0]
+
+    @property
+    def place_mode(self) -> int:
+        return self.n_d[1]
+
+    @property
+    def place_ticks(self) -> int:
+        return self.place_mode + bool(self.modes)
+
+    @property
+    def place_segments(self) -> int:
+        return self.place_ticks + self.ticks
+
+    @functools.cached_property
+    def length(self) -> int:
+        """How many operations the flow has."""
+        return operations(self.flow_fn.traced.jaxpr)
+
+    @property
+    def light(self) -> bool:
+        """Whether the flow is so short that copies of it cost next to nothing."""
+        return self.constraint is None and self.length <= LIGHT
+
+    @property
+    def long(self) -> bool:
+        """Whether the flow is so long a program that it should not be written down many times."""
+        return self.length > LONG
+
+    # -- arguments of user functions ----------------------------------------------------------
+    def inputs(self, t: Any, i: Leaves, theta: Leaves) -> list:
+        """The inputs' values: each signal read in its own segment, constant within a row."""
+        values = []
+        for j, (cls, slot) in enumerate(self.signals):
+            signal = cls.of_leaves(theta[slot], theta[slot + 1])
+            values.append(signal.value(t, i[self.place_segments + j]))
+        return values
+
+    def args(self, at: At, par: Par, member: Any = 0) -> Leaves:
+        """The flat arguments of every traced user function."""
+        nd_f, nd_i = self.n_d
+        t = par.theta[0] + at.tau
+        return (
+            t,
+            *at.w[: self.nx],
+            *at.z,
+            *at.w[self.moving : self.moving + nd_f],
+            *at.i[: nd_i + bool(self.modes)],
+            *self.inputs(t, at.i, par.theta),
+            jnp.asarray(member, dtype=jnp.int32),
+            *par.theta[2 : 2 + self.n_p[0]],
+            *par.iota[: self.n_p[1]],
+        )
+
+    def zero_integrals(self) -> Leaves:
+        outs = self.flow_fn.traced.jaxpr.outvars[self.nx :]
+        return tuple(
+            jnp.zeros(v.aval.shape, d) for v, d in zip(outs, self.dtypes[self.nx :], strict=True)
+        )
+
+    # -- the system on leaves -----------------------------------------------------------------
+    def flow(self, at: At, par: Par) -> Leaves:
+        """`(x', q')` on the moving leaves (M1)."""
+        out = self.flow_fn(self._flagged(at, par), par)
+        return tuple(v.astype(dt) for v, dt in zip(out, self.dtypes, strict=True))
+
+    def residuals(self, at: At, par: Par) -> Leaves:
+        """`g`, leaf by leaf (M36)."""
+        return tuple(self.constraint.fn(self._flagged(at, par), par))  # type: ignore[union-attr]
+
+    def _flagged(self, at: At, par: Par) -> Leaves:
+        """Arguments of functions in which `when` was taken apart."""
+        args = self.args(at, par)
+        return (at.i[self.place_flags], *args) if self.kinks else args
+
+    def guard_values(self, at: At, par: Par) -> Leaves:
+        """The guards in order of declaration, each a scalar or a vector of members."""
+        args = self.args(at, par)
+        return tuple(self._guard_value(a, args, par) for a in self.guards)
+
+    def _guard_value(self, action: Action, args: Leaves, par: Par) -> Any:
+        """A guard's value; 1 while it is not in force, where it may not even be defined."""
+        value = action.guard(args, par)[0]  # type: ignore[misc]
+        if action.active is None:
+            return value
+        return jnp.where(action.active(args, par)[0], value, jnp.ones_like(value))
+
+    def guard_active(self, at: At, par: Par) -> Leaves:
+        """Which guards are in force (`True` for those that always are)."""
+        args = self.args(at, par)
+        return tuple(True if a.active is None else a.active(args, par)[0] for a in self.guards)
+
+    def one_guard(self, action: Action, at: At, par: Par, member: Any) -> Any:
+        """The value of one guard, of one member if it is a family."""
+        value = action.guard(self.args(at, par), par)[0]  # type: ignore[misc]
+        if action.size is None:
+            return value
+        return jax.lax.dynamic_index_in_dim(value, member, keepdims=False)
+
+    def time_of(self, action: Action, at: At, par: Par) -> Any:
+        """When a timed action is due, as an offset from t0; it may lie behind."""
+        theta = par.theta
+        if action.kind == "time":
+            return at.w[self.place_pending + action.index] - theta[0]
+        if action.kind == "ticks":
+            slot = self.first_tick + 2 * action.index
+            count = at.i[self.place_ticks + action.index]
+            return theta[slot] * count + (theta[slot + 1] - theta[0])
+        if action.kind == "signal":
+            times = theta[self.signals[action.index][1]]
+            segment = at.i[self.place_segments + action.index] - par.backward.astype(jnp.int64)
+            inside = jnp.clip(segment, 0, times.shape[0] - 1)
+            return jax.lax.dynamic_index_in_dim(times, inside, keepdims=False) - theta[0]
+        return theta[1] - theta[0]
+
+    def with_pending_times(self, at: At, par: Par) -> At:
+        """The same state with every `next_time` evaluated anew."""
+        timed = [a for a in self.actions if a.kind == "time"]
+        if not timed:
+            return at
+        args = self.args(at, par)
+        times = [a.next_time(args, par)[0] for a in timed]  # type: ignore[misc]
+        times = [jnp.asarray(v, dtype=jnp.float64) for v in times]
+        return at._replace(w=(*at.w[: self.place_pending], *times))
+
+    def reset(self, action: Action, at: At, par: Par, member: Any) -> At:
+        """The state just after `action` (M6): the reset, then counters.
+
+        Its algebraic states are a guess, and its pending times still old."""
+        w, i, z = at.w, at.i, at.z
+        if action.reset is not None:
+            out = list(action.reset(self.args(at, par, member), par))
+            nd_f, nd_i = self.n_d
+            x, z = out[: self.nx], tuple(out[self.nx : self.nx + self.n_z])
+            rest = out[self.nx + self.n_z :]
+            w = (*x, *w[self.nx : self.moving], *rest[:nd_f], *w[self.place_pending :])
+            n_i = nd_i + bool(self.modes)
+            i = (*rest[nd_f : nd_f + n_i], *i[n_i:])
+        if action.kind in ("ticks", "signal"):
+            base = self.place_ticks if action.kind == "ticks" else self.place_segments
+            j = base + action.index
+            step = jnp.where(par.backward, -1, 1).astype(i[j].dtype)
+            i = (*i[:j], i[j] + step, *i[j + 1 :])
+        return At(at.tau, w, i, z)

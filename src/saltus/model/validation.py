@@ -1,0 +1,235 @@
+"""What model functions return, leaf by leaf, checked before the first step.
+
+Each message says what was wrong, what was expected, and the line to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves, Shape, split
+from ..base.text import picture
+from ..system.hybrid import HybridSystem, Instant, called
+
+
+def check_algebraic(system: HybridSystem, start: Instant, z: Any) -> None:
+    """A start has z if the system has a constraint, and dx only if it is fully implicit."""
+    if start.dx is not None:
+        raise ValueError(
+            "solve: the start has dx, which only systems made by saltus.fully_implicit take, as a "
+            "guess of x'. Leave dx out, or write fully_implicit(lambda now, p: now.dx - ...)."
+        )
+    if system.constraint is None and start.z is not None:
+        raise ValueError(
+            "solve: the start has algebraic states z, but the system has no constraint. Write "
+            "HybridSystem(flow=..., constraint=lambda now, p: ...), or leave z out."
+        )
+    if system.constraint is not None and (z.statics or "k" in z.kinds or not z.kinds):
+        raise ValueError(
+            f"solve: the system has a constraint, but the start's z is {start.z!r}, expected real "
+            "numbers: the guess from which z is solved. Write Instant(t=0.0, x=..., z=...)."
+        )
+
+
+def flow_leaves(x: Shape, leaves: Leaves, value: Any, z: Any = None) -> list:
+    """The flow's value leaf by leaf, checked against the state."""
+    advice = "Return x' with the same fields as x."
+    if jax.tree.leaves(z):
+        advice += f" (It may read z, which is {picture(z)}: its shape is that of the start's z.)"
+    return _like("flow", "x'", x, leaves, value, advice)
+
+
+def _like(owner: str, what: str, shape: Shape, leaves: Leaves, value: Any, advice: str) -> list:
+    flat, treedef = jax.tree.flatten(value)
+    if treedef != shape.treedef:
+        if isinstance(value, list | tuple) and len(leaves) == 1 and jnp.ndim(leaves[0]):
+            advice = f"x is one array: write jnp.stack([...]) around the entries. {advice}"
+        raise ValueError(
+            f"{owner} returned {what} with structure {picture(value)}, but "
+            f"{'z' if what == 'z' else 'the state'} is {picture(shape.join(leaves, ()))}. {advice}"
+        )
+    out = []
+    for name, new, old in zip(shape.names(), flat, leaves, strict=True):
+        new = jnp.asarray(new)
+        if new.shape != jnp.shape(old):
+            raise ValueError(
+                f"{owner} returned {what} of shape {new.shape} for "
+                f"{name or ('z' if what == 'z' else 'the state')}, "
+                f"expected {jnp.shape(old)}. {advice}"
+            )
+        if jnp.issubdtype(new.dtype, jnp.complexfloating):
+            raise TypeError(f"{owner} returned a complex number for {name}; states are real.")
+        out.append(new.astype(jnp.result_type(old)))
+    return out
+
+
+def rate_leaves(value: Any, found: dict) -> list:
+    """The integrands leaf by leaf; their shape goes to `found`."""
+    shape, floats, others = split(value, floats_only=True)
+    if others or shape.statics or not floats:
+        raise TypeError(
+            f"rate returned {picture(value)}, expected floats (any pytree of them). "
+            "Write rate=lambda now, p: now.x['h'] ** 2."
+        )
+    found["shape_q"], found["dtypes"] = shape, [v.dtype for v in floats]
+    return list(floats)
+
+
+def guard_leaves(owner: str, guard: Callable, found: dict) -> Callable:
+    """A guard as one scalar or vector; the number of members goes to `found`."""
+
+    def flat(now: Instant, p: Any) -> list:
+        value = called(f"{owner}: guard", guard, now, p)
+        try:
+            value = jnp.asarray(value)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{owner}: guard returned {picture(value)}, expected a number that crosses zero, "
+                "or an array of them (a family of events)."
+            ) from None
+        if jnp.issubdtype(value.dtype, jnp.bool_):
+            raise TypeError(
+                f"{owner}: guard returned a truth value, expected a number that crosses zero. "
+                'Write guard=lambda now, p: now.x["h"] - p["level"] instead of a comparison.'
+            )
+        found["empty"] = value.size == 0
+        if found["empty"]:
+            value = jnp.ones((1,))  # a family without members: one that is never in force
+        found["size"] = None if value.ndim == 0 else value.size
+        return [value.astype(jnp.float64).reshape(() if value.ndim == 0 else (-1,))]
+
+    return flat
+
+
+def truth_leaf(owner: str, active: Callable) -> Callable:
+    def flat(now: Instant, p: Any) -> list:
+        value = jnp.asarray(called(f"{owner}: active", active, now, p))
+        if value.dtype != bool or value.shape:
+            raise TypeError(
+                f"{owner}: active returned {value.dtype} of shape {value.shape}, expected one "
+                "bool. Write active=lambda now, p: now.d == 1."
+            )
+        return [value]
+
+    return flat
+
+
+def time_leaf(owner: str, next_time: Any) -> Callable:
+    def flat(now: Instant, p: Any) -> list:
+        value = called(f"{owner}: next_time", next_time, now, p)
+        value = jnp.asarray(value, dtype=jnp.float64)
+        if value.shape:
+            raise ValueError(f"{owner}: next_time has shape {value.shape}, expected a number.")
+        return [value]
+
+    return flat
+
+
+def reset_leaves(
+    owner: str, reset: Callable, shapes: tuple, parts: Any, modes: tuple[str, ...]
+) -> Callable:
+    x_shape, z_shape, d_shape = shapes
+    advice = "Return now.replace({}=...) with the same fields."
+
+    def flat(now: Instant, p: Any) -> list:
+        after = called(f"{owner}: reset", reset, now, p)
+        if not isinstance(after, Instant):
+            raise TypeError(
+                f"{owner}: reset returned {picture(after)}, expected an Instant. "
+                "Write reset=lambda now, p: now.replace(x=...)."
+            )
+        if after.t is not now.t:
+            raise ValueError(
+                f"{owner}: reset changed t. Time flows and never jumps: change x, d or the mode."
+            )
+        if not modes and after.mode is not None:
+            raise ValueError(
+                f"{owner}: reset went to mode {after.mode!r}, but this system has no modes. Build "
+                "it with saltus.automaton({...}), or keep an integer in d."
+            )
+        x = _like(f"{owner}: reset", "x", x_shape, parts.x, after.x, advice.format("x"))
+        z = _like(f"{owner}: reset", "z", z_shape, parts.z, after.z, advice.format("z"))
+        new_shape, floats, others = split(after.d)
+        if new_shape.treedef != d_shape.treedef:
+            raise ValueError(
+                f"{owner}: reset returned d with structure {picture(after.d)}, but d is "
+                f"{picture(now.d)}. Return now.replace(d=...) with the same fields."
+            )
+        floats, others = _discrete(owner, d_shape, after.d, parts)
+        mode = [jnp.asarray(_mode_index(owner, after.mode, modes), jnp.int32)] if modes else []
+        return [*x, *z, *floats, *others, *mode]
+
+    return flat
+
+
+def _discrete(owner: str, shape: Shape, d: Any, parts: Any) -> tuple[list, list]:
+    """The leaves of a new discrete state, each of the kind and shape it had."""
+    olds_f, olds_o = iter(parts.d), iter(parts.d_others)
+    floats, others = [], []
+    for kind, leaf in zip(shape.kinds, jax.tree.leaves(d), strict=True):
+        if kind == "s":
+            continue
+        old = next(olds_f if kind == "f" else olds_o)
+        new = jax.random.key_data(leaf) if kind == "k" else jnp.asarray(leaf)
+        if new.shape != jnp.shape(old):
+            raise ValueError(
+                f"{owner}: reset returned an entry of d with shape {new.shape}, expected "
+                f"{jnp.shape(old)}."
+            )
+        if kind == "i" and jnp.issubdtype(new.dtype, jnp.floating):
+            raise TypeError(
+                f"{owner}: reset returned a float for an integer entry of d. Start it as a float "
+                "(d=0.0) if it is to be differentiated, or return an integer."
+            )
+        (floats if kind == "f" else others).append(new.astype(jnp.result_type(old)))
+    return floats, others
+
+
+def _mode_index(owner: str, mode: Any, modes: tuple[str, ...]) -> Any:
+    if isinstance(mode, str):
+        if mode not in modes:
+            raise ValueError(
+                f"{owner}: reset goes to mode {mode!r}, expected one of {list(modes)}."
+            )
+        return modes.index(mode)
+    if isinstance(mode, int) and not 0 <= mode < len(modes):
+        raise ValueError(
+            f"{owner}: reset goes to mode number {mode}, expected 0 to {len(modes) - 1} for "
+            f"{list(modes)}."
+        )
+    return mode
+
+
+def residual_leaves(owner: str, fn: Any, write: str, found: dict) -> Any:
+    """Numbers that are zero on the solution, leaf by leaf; their shape goes to `found`."""
+
+    def flat(now: Instant, p: Any) -> list:
+        value = called(owner, fn, now, p)
+        shape, leaves, others = split(value, floats_only=True)
+        if others or shape.statics or not leaves:
+            raise TypeError(
+                f"{owner} returned {picture(value)}, expected numbers that are zero on the "
+                f"solution. Write {write}."
+            )
+        _only_floats(owner, shape, value)
+        found["shape"] = shape
+        return [jnp.asarray(v, jnp.float64) for v in leaves]
+
+    return flat
+
+
+def _only_floats(owner: str, shape: Shape, value: Any) -> None:
+    """Equations are differentiated: neither truth values nor integers can be."""
+    for name, leaf in zip(shape.names(), jax.tree.leaves(value), strict=True):
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            what = "a truth value" if jnp.issubdtype(dtype, jnp.bool_) else "an integer"
+            raise TypeError(
+                f'{owner}: equation "{name or owner}" is {what}, expected a number that '
+                'is zero on the solution. Write now.z["i"] - p["k"] * now.x["v"], a difference '
+                "and not a comparison."
+            )

@@ -1,0 +1,191 @@
+"""Values, signs, slopes and rounding of guards."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves, select
+from ..model.algebraic_states import attached, solved
+from ..model.model import Action, At, Model, Par
+from .detection import ABOVE, BELOW, FIRED, FRESH, INACTIVE, PASSED, fires
+from .record import Carry
+
+EPS = float(jnp.finfo(jnp.float64).eps)
+
+
+def sigma(par: Par) -> Any:
+    """+1 forward, -1 backward in time."""
+    return jnp.where(par.backward, -1.0, 1.0)
+
+
+def resolution(tau: Any, h: Any = 0.0) -> Any:
+    """The shortest difference of times that means anything here."""
+    return 8 * EPS * jnp.maximum(jnp.abs(tau), jnp.abs(h))
+
+
+def guard_slopes(model: Model, at: At, par: Par, k: Leaves) -> tuple[Leaves, Leaves]:
+    """The guards and their derivatives along the flow `k`."""
+    m = model.moving
+    rest = at.w[m:]
+    k = tuple(d.astype(v.dtype) for d, v in zip(k, at.w[:m], strict=True))
+
+    def values(tau: Any, moving: Leaves) -> Leaves:
+        here = At(tau, (*moving, *rest), at.i, at.z)
+        if looking:
+            here = attached(model, here, par, 1)
+        return model.guard_values(here, par)
+
+    looking = model.constraint is not None and any(model.constraint.seen)
+    return jax.jvp(values, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), tuple(k)))
+
+
+def rounding(model: Model, at: At, par: Par, slopes: Leaves) -> Leaves:
+    """How far from zero each guard may be by rounding of the state and of time."""
+    w, z = at.w, at.z
+
+    def values(tau: Any, leaves: Leaves, z: Leaves) -> Leaves:
+        return model.guard_values(At(tau, leaves, at.i, z), par)
+
+    _, scales = jax.jvp(values, (at.tau, w, z), (at.tau, w, z))
+    return tuple(
+        64 * EPS * (jnp.abs(s) + jnp.abs(at.tau * d)) for s, d in zip(scales, slopes, strict=True)
+    )
+
+
+def _guard_side(
+    action: Action, was: Any, value: Any, tiny: Any, active: Any, fired: Any, waits: Any, sig: Any
+) -> Any:
+    """The side of one guard after a jump (or at a start, where `was` is INACTIVE)."""
+    direction = action.direction * sig
+    sign = jnp.sign(value).astype(jnp.int32)
+    if action.direction == 0:
+        was = jnp.where(was == ABOVE, 1, jnp.where(was == BELOW, -1, was))
+    zero = jnp.abs(value) <= tiny
+    firing_side = fires(sign, direction) & (action.direction != 0)
+    across = jnp.where(firing_side, -sign, sign)  # pretend it came from the other side: it fires
+    came = jnp.where(sig > 0, across, sign) if action.level else sign  # backward there are edges
+    armed = (was == 1) | (was == -1)
+    side = jnp.where(
+        armed,
+        jnp.where((sign != was) & fires(sign, direction), was, sign),
+        jnp.where(was == FRESH, across, jnp.where(was == INACTIVE, came, sign)),
+    )
+    fresh = jnp.where(was > 0, ABOVE, BELOW) if action.direction == 0 else FRESH
+    landed = jnp.where(armed, jnp.where(waits, was, fresh), jnp.where(was == INACTIVE, FRESH, was))
+    side = jnp.where(zero, landed, side)
+    if action.contact:  # where it comes into force beyond zero, it counts as being there
+        side = jnp.where((was == INACTIVE) & firing_side & (sig > 0), FRESH, side)
+    side = jnp.where(fired, jnp.where(zero, FIRED, sign), side)
+    return jnp.where(active, side, INACTIVE).astype(jnp.int32)
+
+
+def members(action: Action) -> Any:
+    return 0 if action.size is None else jnp.arange(action.size, dtype=jnp.int32)
+
+
+class _Here(NamedTuple):
+    """What is evaluated after a jump."""
+
+    at: At  # with its algebraic states
+    found: Any  # whether there are any
+    k1: Leaves
+    values: Leaves
+    slopes: Leaves
+    tiny: Leaves
+    active: Leaves
+
+
+def _evaluate(model: Model, at: At, par: Par) -> _Here:
+    new, found = solved(model, at, par)
+    at = at._replace(z=select(found, new.z, at.z))
+    k1 = model.flow(at, par)
+    if not model.guards:
+        return _Here(at, found, k1, (), (), (), ())
+    values, slopes = guard_slopes(model, at, par, k1)
+    active = tuple(jnp.asarray(a) for a in model.guard_active(at, par))
+    return _Here(at, found, k1, values, slopes, rounding(model, at, par, slopes), active)
+
+
+def _passes(c: Carry, here: _Here, j: int) -> Any:
+    """Whether a guard came to zero by itself, and moves on the same way after the reset."""
+    armed = (c.sides[j] == 1) | (c.sides[j] == -1)
+    same = jnp.sign(here.slopes[j]) * jnp.sign(c.slopes[j]) > 0
+    return armed & same & (jnp.abs(here.values[j] - c.values[j]) <= here.tiny[j])
+
+
+def _guards_after(
+    model: Model, par: Par, c: Carry, here: _Here, fired: Any, member: Any, starting: bool
+) -> tuple[Leaves, Leaves, Leaves]:
+    """Sides, those that wait for their turn, and those that the jump has carried across zero."""
+    sig = sigma(par)
+    sides, together, due = [], [], []
+    for j, action in enumerate(model.guards):
+        value, tiny, active = here.values[j], here.tiny[j], here.active[j]
+        mine = (fired == model.actions.index(action)) & (members(action) == member)
+        if not starting:  # a root is zero, whatever rounding makes of it
+            unmoved = c.together[j] & (jnp.abs(value - c.values[j]) <= tiny)
+            tiny = jnp.where(unmoved, jnp.maximum(tiny, jnp.abs(value)), tiny)
+        waits = c.together[j] & ~mine & (jnp.abs(value) <= tiny) & active
+        side = _guard_side(action, c.sides[j], value, tiny, active, mine, waits, sig)
+        contact = action.reset is not None and not action.terminal
+        if starting and not contact:
+            side = jnp.where(side == FRESH, FIRED, side)
+        if not starting:
+            side = jnp.where((side == FIRED) & mine & _passes(c, here, j), PASSED, side)
+        if contact and not starting and action.direction != 0:
+            # it has fired, and another reset of this instant turns it back to its firing side
+            turned = fires(jnp.sign(here.slopes[j]).astype(jnp.int32), action.direction * sig)
+            if not action.contact:
+                turned = turned & (action.direction * sig * c.slopes[j] < 0)
+            side = jnp.where(((side == FIRED) | (side == PASSED)) & ~mine & turned, FRESH, side)
+        if action.kink:
+            side = 2 * c.at.i[model.place_flags] - 1
+        sign = jnp.sign(value).astype(jnp.int32)
+        armed = (side == 1) | (side == -1)
+        crossed = armed & (sign == -side) & fires(sign, action.direction * sig)
+        sides.append(side)
+        together.append(waits)
+        due.append(waits | (crossed & (jnp.abs(value) > tiny)))
+    return tuple(sides), tuple(together), tuple(due)
+
+
+def _timers_after(
+    model: Model, at: At, par: Par, c: Carry, fired: Any
+) -> tuple[Leaves, Leaves, Any]:
+    """Timed actions that lie ahead, those due right now, and the nearest time ahead."""
+    sig, tol = sigma(par), resolution(at.tau)
+    armed, due, target = [], [], sig * jnp.inf
+    for k, action in enumerate(model.timed):
+        time = model.time_of(action, at, par)
+        here = jnp.abs(time - at.tau) <= tol
+        if action.kind != "stop":
+            here = here & c.armed[k] & (fired != model.actions.index(action))
+        ready = ((sig * (time - at.tau) > tol) | here) & jnp.isfinite(time)
+        armed.append(ready)
+        due.append(here & ready)
+        target = jnp.where(ready & (sig * (time - target) < 0), time, target)
+    return tuple(armed), tuple(due), target
+
+
+def refresh_flags(model: Model, at: At, par: Par, fired: Any, member: Any) -> At:
+    """Outcomes of the comparisons that `when` marked, after a jump (or before anything fired).
+
+    The one that fired is turned over. The others follow their guard, or where that is zero, the
+    way it is going.
+    """
+    if not model.kinks:
+        return at
+    action = next(a for a in model.actions if a.kink)
+    values, slopes = guard_slopes(model, at, par, model.flow(at, par))
+    value, slope = values[action.index], slopes[action.index]
+    tiny = rounding(model, at, par, slopes)[action.index]
+    old = at.i[model.place_flags]
+    mine = fired == model.actions.index(action)
+    leaving = sigma(par) * slope > 0
+    here = jnp.where(jnp.abs(value) > tiny, value > 0, leaving).astype(old.dtype)
+    turned = jnp.where(jnp.arange(model.kinks) == member, 1 - old, old)
+    flags = jnp.where(mine, turned, here)
+    return at._replace(i=(*at.i[: model.place_flags], flags))

@@ -1,0 +1,152 @@
+"""The flat loop: each iteration is one step attempt, one iteration of event location, or one jump.
+
+It makes every discrete decision and writes the record. It is never differentiated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..base.batching import Level, nest
+from ..base.control_flow import branch
+from ..base.leaves import rms, select
+from ..base.results import Result
+from ..methods.step_control import FORGOTTEN
+from ..methods.tangent_error import unborn
+from ..model.algebraic_states import solved
+from ..model.model import At, Par
+from .arrival import arrive
+from .firing import fire, start
+from .guards import guard_slopes, refresh_flags, sigma
+from .record import Carry, Knobs, Rows, Spec
+from .step import attempt
+from .tape_buffer import write, write_end
+from .traced_checks import verdict
+
+
+def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
+    """An initial step from the size of the flow and its change (Hairer, Norsett, Wanner II.4)."""
+    if not spec.adaptive:
+        return knobs.fixed
+    m, sig = spec.model.moving, sigma(par)
+    x, f0 = c.at.w[:m], c.k1
+    scale = [a + knobs.rtol * jnp.abs(v) for v, a in zip(x, knobs.atol, strict=False)]
+    d0 = rms([v / s for v, s in zip(x, scale, strict=True)])
+    d1 = rms([v / s for v, s in zip(f0, scale, strict=True)])
+    small = (d0 < 1e-5) | (d1 < 1e-5)
+    span = jnp.abs(par.theta[1] - par.theta[0])
+    h0 = jnp.where(small, 1e-6 * jnp.minimum(span, 1.0), 0.01 * d0 / jnp.where(small, 1.0, d1))
+    h0 = jnp.minimum(h0, span)
+    step = tuple((v + sig * h0 * k).astype(v.dtype) for v, k in zip(x, f0, strict=True))
+    at = At(c.at.tau + sig * h0, (*step, *c.at.w[m:]), c.at.i, c.at.z)
+    at = solved(spec.model, at, par)[0]
+    f1 = spec.model.flow(at, par)
+    d2 = rms([(b - a) / s for a, b, s in zip(f0, f1, scale, strict=True)]) / h0
+    steep = jnp.maximum(d1, d2)
+    power = 1.0 / (spec.stepper.error_order + 1)
+    h1 = jnp.where(
+        steep <= 1e-15, jnp.maximum(1e-6, 1e-3 * h0), (0.01 / jnp.maximum(steep, 1e-15)) ** power
+    )
+    h = jnp.minimum(jnp.minimum(100 * h0, h1), span)
+    h = jnp.where(jnp.isfinite(h) & (h > 0), h, 1e-6 * span)
+    h = jnp.minimum(h, jnp.maximum(_guards_turn(spec, c, at, par, f1), 1e-6 * span))
+    if spec.resolve:
+        h = jnp.minimum(h, 1e-6 * span)  # from there it grows as far as the guards allow
+    return jnp.where(jnp.isnan(knobs.first_step), h, knobs.first_step)
+
+
+def _guards_turn(spec: Spec, c: Carry, at: At, par: Par, k: Any) -> Any:
+    """About when the first guard has turned around, from its slopes here and at `at`."""
+    first = jnp.full((), jnp.inf)
+    if not spec.model.guards:
+        return first
+    values, slopes = guard_slopes(spec.model, at, par, k)
+    gap = jnp.abs(at.tau - c.at.tau)
+    for y, a, b in zip(values, c.slopes, slopes, strict=True):
+        bend = jnp.abs(b - a) / gap
+        size = jnp.abs(y) + jnp.abs(a) ** 2 / jnp.where(bend > 0, bend, 1.0)
+        time = jnp.where(bend > 0, 2.0 * jnp.sqrt(size / jnp.where(bend > 0, bend, 1.0)), jnp.inf)
+        first = jnp.minimum(first, jnp.min(time))
+    return first
+
+
+def begin(spec: Spec, at: At, par: Par, knobs: Knobs) -> Carry:
+    """The loop's state before its first iteration."""
+    at = refresh_flags(spec.model, at, par, jnp.full((), -1, jnp.int32), 0)
+    c = start(spec.model, at, par, knobs)
+    h = first_length(spec, c, par, knobs)
+    counts = c.counts._replace(evaluations=jnp.full((), 2 if spec.adaptive else 1, jnp.int32))
+    memory = spec.stepper.memory(spec.model)
+    code = verdict(spec.model, par, knobs, c.code)
+    c = c._replace(h=h, error=jnp.full((), FORGOTTEN), counts=counts, memory=memory, code=code)
+    return c._replace(tangent=unborn(spec.model)) if spec.adaptive else c
+
+
+def iterate(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> tuple[Carry, Rows]:
+    """One iteration of one lane."""
+    cases = [
+        lambda: attempt(spec, par, knobs, c),
+        lambda: arrive(spec.model, spec.stepper, par, knobs, c),
+    ]
+    if len(spec.model.actions) > 1:
+        cases.append(lambda: fire(spec.model, spec.stepper, par, knobs, c))
+    which = jnp.where(c.jump < 0, 0, jnp.where(c.rooted, 1, 2))
+    return branch(which.astype(jnp.int32), cases, lazy=True)
+
+
+def loop(
+    spec: Spec,
+    levels: tuple[Level, ...],
+    carry: Carry,
+    rows: Rows,
+    args: list,
+    limit: Any = None,
+    base: Any = 0,
+) -> tuple[Carry, Rows, Any]:
+    """Iterate until every lane has stopped or filled its rows, and at most `limit` times.
+
+    With a limit, the number of iterations is the third result. `base` rows are kept elsewhere.
+    """
+    room = base + rows.tau.shape[0] - 1
+
+    def lane(c: Carry, flat: list) -> tuple[Carry, Rows]:
+        _, par, knobs = unpack(spec, flat)
+        new, row = iterate(spec, c, par, knobs)
+        if levels:
+            new = select(active(c, room), new, c)
+        return new, row
+
+    step = nest(lane, levels)
+
+    def body(state: tuple) -> tuple:
+        c, tape, *count = state
+        new, row = step(c, args)
+        tape = write(tape, c.counts.rows - base, row, active(c, room))
+        return new, tape, *(k + 1 for k in count)
+
+    def going(state: tuple) -> Any:
+        c, _, *count = state
+        some = jnp.any(active(c, room))
+        return some & (count[0] < limit) if count else some
+
+    first = () if limit is None else (jnp.zeros((), jnp.int32),)
+    carry, rows, *count = jax.lax.while_loop(going, body, (carry, rows, *first))
+    rows = write_end(rows, carry.counts.rows - base, carry.at)
+    return carry, rows, count[0] if count else None
+
+
+def active(c: Carry, room: Any) -> Any:
+    """Whether a lane goes on."""
+    return (c.code == int(Result.running)) & (c.counts.rows < room)
+
+
+def unpack(spec: Spec, flat: Any) -> tuple[At, Par, Knobs]:
+    """Flat arguments as (start, parameters, knobs)."""
+    m = spec.model
+    at = At(0, (0,) * m.n_w, (0,) * m.n_i, (0,) * m.n_z)
+    par = Par((0,) * m.n_theta, (0,) * m.n_iota, 0)
+    knobs = Knobs(0, (0,) * (m.moving + m.n_z), 0, 0, 0, (0,) * 4, 0, 0, 0, 0)
+    return jax.tree.unflatten(jax.tree.structure((at, par, knobs)), list(flat))

@@ -1,0 +1,106 @@
+"""Save times as excursions: a step from the start of the row that holds them.
+
+A saved value is the step map over the time from the start of its row (M15). Here are the decisions
+and the values; the sweeps walk the same excursions, each just before its row.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base.kernel import one_by_one
+from ..base.leaves import Leaves, select
+from ..model.algebraic_states import solved
+from ..model.model import At, Par
+from ..model.taylor import derivatives, moved
+from .record import Rows, Spec
+
+
+class Visits(NamedTuple):
+    """One entry per save time, in the order of their rows; those not reached come last."""
+
+    row: Any  # where it starts; the number of the final state for those at the end
+    which: Any  # the place of the save time in `ts`
+    short: Any  # so close to the start of the row that it is reached by a Taylor polynomial
+    aux: Leaves  # what the method needs to redo the step
+    at: At  # the values there
+    place: Any  # the other way round: where the entry of each save time is
+    reached: Any  # of each save time
+
+
+def tolerance(t0: Any, offset: Any) -> Any:
+    """The rounding of an offset from t0 that was a sum with t0 before."""
+    t0, offset = jax.lax.stop_gradient((t0, offset))
+    return 16 * jnp.finfo(jnp.float64).eps * jnp.maximum(jnp.abs(t0), jnp.abs(offset))
+
+
+def find_row(tau: Any, n: Any, backward: Any, t0: Any, offset: Any, side: str) -> Any:
+    """The row that holds an offset from t0; at a jump the one after it, or before it for `left`.
+
+    Times within rounding of a jump count as the jump's own.
+    """
+    sign = jnp.where(backward, -1.0, 1.0)
+    rows = jnp.arange(tau.shape[0])
+    keys = jax.lax.stop_gradient(jnp.where(rows <= n, sign * tau, jnp.inf))
+    where = jax.lax.stop_gradient(sign * offset)
+    tol = tolerance(t0, where)
+    if side == "right":
+        k = jnp.searchsorted(keys, where + tol, side="right") - 1
+    else:
+        k = jnp.searchsorted(keys, where - tol, side="left") - 1
+    return jnp.clip(k, 0, n)
+
+
+def within(t0: Any, offset: Any, end: Any, backward: Any) -> Any:
+    """Whether an offset from t0 lies between the start and the end."""
+    sign, tol = jnp.where(backward, -1.0, 1.0), tolerance(t0, end)
+    ahead = (sign * (offset - end) <= tol) & (sign * offset >= -tol)
+    return ahead & jnp.isfinite(offset)
+
+
+@functools.partial(jax.jit, static_argnames=("spec",))
+def visit(spec: Spec, rows: Rows, n: Any, end: At, par: Par, ts: Any) -> Visits:
+    """Where the save times `ts` lie, and the states there; without derivatives."""
+    rows, end, par, ts = jax.lax.stop_gradient((rows, end, par, ts))
+    t0 = par.theta[0]
+    offsets = ts - t0
+    reached = within(t0, offsets, end.tau, par.backward)
+    row = find_row(rows.tau, n, par.backward, t0, offsets, "right")
+    row = jnp.where(reached, row, jnp.iinfo(jnp.int32).max).astype(jnp.int32)
+    which = jnp.argsort(row, stable=True).astype(jnp.int32)
+    row, offsets = row[which], jnp.where(reached, offsets, end.tau)[which]
+    pick = functools.partial(jnp.take, indices=jnp.minimum(row, n), axis=0)
+    starts = At(*jax.tree.map(pick, (rows.tau, rows.w, rows.i, rows.z)))
+    h, length = offsets - starts.tau, pick(rows.h)
+    whole = spec.stepper.shortest * jnp.abs(length)
+    short = (jnp.abs(h) <= whole + tolerance(t0, offsets)) & (spec.stepper.shortest > 0)
+    elements = (starts, h, length, jax.tree.map(pick, rows.aux), short)
+    at, aux = one_by_one(functools.partial(_there, spec, par), elements)
+    place = jnp.argsort(which)
+    return Visits(row, which, short, aux, at._replace(tau=offsets), place, reached)
+
+
+def _there(spec: Spec, par: Par, element: tuple) -> tuple[At, Leaves]:
+    """The state a time `h` after the start of a row, and what the method needs to redo that."""
+    at, h, length, aux, short = element
+    model, stepper = spec.model, spec.stepper
+
+    def long() -> tuple[At, Leaves]:
+        there, again = stepper.redo(model, par, at, h, aux, length)
+        return _like(at, there), again
+
+    def brief() -> tuple[At, Leaves]:
+        return _like(at, moved(at, derivatives(model, at, par, 2), h)), aux
+
+    there, aux = jax.lax.cond(short, brief, long) if stepper.shortest > 0 else long()
+    there = select(h == 0, at, there)  # nothing has flowed, not even NaN
+    found, ok = solved(model, there, par)
+    return there._replace(z=select(ok, found.z, there.z)), aux
+
+
+def _like(old: At, new: At) -> At:
+    return jax.tree.map(lambda a, b: jnp.asarray(b).astype(a.dtype), old, new)

@@ -1,0 +1,95 @@
+"""The rows of the record as arrays: blank, written, extended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..model.model import At
+from .record import FLOW, Rows, Spec
+
+
+def blank_rows(spec: Spec, at: At, capacity: int) -> Rows:
+    """Room for `capacity` rows and the final state; `at` may have lanes."""
+
+    def room(leaf: Any, dtype: Any = None) -> Any:
+        return jnp.zeros((capacity + 1, *jnp.shape(leaf)), dtype or leaf.dtype)
+
+    def noted(leaf: Any) -> Any:
+        return jnp.zeros((capacity + 1, *jnp.shape(at.tau), *leaf.shape), leaf.dtype)
+
+    model, whole = spec.model, jnp.int32
+    return Rows(
+        room(at.tau), tuple(map(room, at.w)), tuple(map(room, at.i)),
+        room(at.tau), room(at.tau, model.kind_dtype), (room(at.tau, whole),) * model.families,
+        tuple(map(room, at.z)), tuple(map(noted, spec.stepper.aux(model))),
+    )  # fmt: skip
+
+
+SLABS = 16
+
+
+def write(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
+    """`row` at index `n` of each lane."""
+    if jnp.ndim(n) == 0:
+        return jax.tree.map(lambda a, v: put(a, v, (n,)), rows, row)
+    lanes = n.ndim
+    flat = n.reshape(-1)
+
+    def join(v: Any, axis: int) -> Any:
+        return v.reshape(*v.shape[:axis], flat.size, *v.shape[axis + lanes :])
+
+    wide = jax.tree.map(lambda a: join(a, 1), rows)
+    values = jax.tree.map(lambda v: join(v, 0), row)
+    wide = _write_lanes(wide, flat, values, active.reshape(-1))
+    return jax.tree.map(lambda a, old: a.reshape(old.shape), wide, rows)
+
+
+def put(array: Any, value: Any, where: tuple) -> Any:
+    """One entry, in place; no scatter, which would not fit into one kernel."""
+    start = (*where, *[0] * (array.ndim - len(where)))
+    update = value.astype(array.dtype).reshape((1,) * len(where) + array.shape[len(where) :])
+    start = tuple(jnp.asarray(k, jnp.int32) for k in start)
+    return jax.lax.dynamic_update_slice(array, update, start)
+
+
+def _write_lanes(rows: Rows, n: Any, row: Rows, active: Any) -> Rows:
+    """Whole rows of lanes at once while the lanes are close together, else lane by lane."""
+    low = jnp.min(jnp.where(active, n, jnp.iinfo(jnp.int32).max))
+    high = jnp.max(jnp.where(active, n, -1))
+    together = high - low < SLABS
+
+    def slab(state: tuple) -> tuple:
+        r, tape = state
+
+        def blend(a: Any, v: Any) -> Any:
+            old = jax.lax.dynamic_index_in_dim(a, r, 0, keepdims=False)
+            here = jnp.reshape(n == r, n.shape + (1,) * (v.ndim - 1))
+            return put(a, jnp.where(here, v, old), (r,))
+
+        return r + 1, jax.tree.map(blend, tape, row)
+
+    def single(state: tuple) -> tuple:
+        j, tape = state
+        k = jax.lax.dynamic_index_in_dim(n, j, 0, keepdims=False)
+
+        def one(a: Any, v: Any) -> Any:
+            return put(a, jax.lax.dynamic_index_in_dim(v, j, 0, keepdims=False), (k, j))
+
+        return j + 1, jax.tree.map(one, tape, row)
+
+    last = jnp.where(together, high, low - 1)
+    rows = jax.lax.while_loop(lambda s: s[0] <= last, slab, (low, rows))[1]
+    first = jnp.where(together, n.size, 0).astype(jnp.int32)
+    return jax.lax.while_loop(lambda s: s[0] < n.size, single, (first, rows))[1]
+
+
+def write_end(rows: Rows, n: Any, at: At) -> Rows:
+    """The final state as the row `n` of each lane."""
+    blank, whole = jnp.zeros_like(at.tau), jnp.zeros_like(n)
+    members = tuple(whole for _ in rows.member)
+    aux = jax.tree.map(lambda v: jnp.zeros(v.shape[1:], v.dtype), rows.aux)
+    final = Rows(at.tau, at.w, at.i, blank, whole + FLOW, members, at.z, aux)
+    return write(rows, n, final, jnp.ones_like(n, bool))

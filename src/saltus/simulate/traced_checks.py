@@ -1,0 +1,93 @@
+"""Checks of numbers that are not known before a program runs: what cannot raise gets a name.
+
+Outside of `jit` a bad number is an error where it is given. Inside, `solve` does not begin: its
+result has the name of the check, and everything is NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves
+from ..base.results import Result
+from ..model.model import At, Model, Par
+from .record import Knobs
+
+
+def _any(flags: list) -> Any:
+    found = jnp.zeros((), bool)
+    for flag in flags:
+        found = found | jnp.any(flag)
+    return found
+
+
+def bad_times(theta: Leaves) -> Any:
+    """Whether the start or the end is no time."""
+    return ~(jnp.isfinite(theta[0]) & jnp.isfinite(theta[1]))
+
+
+def bad_breakpoints(model: Model, theta: Leaves) -> Any:
+    """Whether the breakpoints of an input do not increase."""
+    given = [theta[slot] for _, slot in model.signals]
+    return _any([jnp.isnan(t) for t in given] + [~(t[1:] > t[:-1]) for t in given])
+
+
+def bad_periods(model: Model, theta: Leaves) -> Any:
+    """Whether the period of `every` is not positive, or its offset no time."""
+    first, last = model.first_tick, model.first_tick + 2 * model.ticks
+    periods, offsets = theta[first:last:2], theta[first + 1 : last : 2]
+    return _any(
+        [~((v > 0) & jnp.isfinite(v)) for v in periods] + [~jnp.isfinite(v) for v in offsets]
+    )
+
+
+def bad_mode(model: Model, at: At) -> Any:
+    """Whether the automaton is in a mode that it does not have."""
+    if not model.modes:
+        return jnp.zeros((), bool)
+    mode = at.i[model.place_mode]
+    return (mode < 0) | (mode >= len(model.modes))
+
+
+def verdict(model: Model, par: Par, knobs: Knobs, code: Any) -> Any:
+    """Why a solve cannot begin, or the `code` it has."""
+    checks = [(jnp.isnan(knobs.rtol), Result.invalid_setting)]
+    if model.ticks:
+        checks.append((bad_periods(model, par.theta), Result.invalid_period))
+    if model.signals:
+        checks.append((bad_breakpoints(model, par.theta), Result.invalid_input))
+    if model.one_way:
+        checks.append((par.backward, Result.backward_unknown))
+    checks.append((bad_times(par.theta), Result.invalid_time))
+    for bad, why in checks:
+        code = jnp.where(bad, int(why), code)
+    return code.astype(jnp.int32)
+
+
+def sound(settings: dict[str, Any], fixed: bool) -> Any:
+    """Whether the numbers of a method are such that steps can meet them.
+
+    As `Method` checks them where they are known; a relative tolerance finer than rounding is taken
+    as rounding.
+    """
+    rtol, first, longest = settings["rtol"], settings["first_step"], settings["max_step"]
+    atol = settings["atol"]
+    good = (rtol >= 0) & (rtol <= 1) & (longest > 0)
+    positive = rtol > 0
+    for v in atol:
+        good = good & jnp.all((v >= 0) & jnp.isfinite(v))
+        positive = positive | jnp.any(v > 0)
+    if first is not None:
+        good = good & (first > 0) & jnp.isfinite(first)
+    if fixed:
+        return good & (settings["h"] > 0) & jnp.isfinite(settings["h"])
+    return good & positive
+
+
+def outside(ts: Any, t0: Any, t1: Any) -> Any:
+    """Which save times do not lie between start and end, or are no times."""
+    low, high = jnp.minimum(t0, t1), jnp.maximum(t0, t1)
+    slack = 1e-12 * jnp.maximum(jnp.maximum(jnp.abs(low), jnp.abs(high)), 1e-300)
+    return ~((ts >= low - slack) & (ts <= high + slack))

@@ -1,0 +1,1 @@
+"""What a solve returns: values, events, why it stopped, pictures and files."""

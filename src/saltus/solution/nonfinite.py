@@ -1,0 +1,238 @@
+"""Which model function gave NaN or infinity: component, value and time, found on the host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.leaves import Leaves, select, spelled
+from ..base.names import expression
+from ..model.algebraic_states import hidden, solved
+from ..model.model import At, Model, Par
+from ..simulate.record import action_of
+
+DECADES = 18  # how closely to where a solve stopped functions are tried, in powers of ten
+CLOSER = 3  # rounds, each twenty times as close
+
+
+class Culprit(NamedTuple):
+    """A function that gave a value that is not finite."""
+
+    name: str  # with its component
+    value: float
+    t: float | None = None  # where, if that is not where the solve stopped
+    event: str | None = None  # the one it belongs to
+
+    @property
+    def words(self) -> str:
+        where = "" if self.t is None else f" at t = {self.t:.10g}"
+        return f"{self.name} is {self.value}{where}"
+
+
+def find(sol: Any) -> list[Culprit]:
+    """Who is to blame for a state that could not be gone on with; the likeliest cause first."""
+    model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
+    blamed = [*_parameters(model, par), *broken_reset(sol)]
+    blamed += [] if blamed else _start(sol)
+    return [*blamed, *(_planned(model, at) or ahead(sol))]
+
+
+# -- what was given -----------------------------------------------------------------------------
+def _parameters(model: Model, par: Par) -> list[Culprit]:
+    """Parameters, inputs and closed-over values that are NaN; infinity may be meant."""
+    theta, n = par.theta, 2 + model.n_p[0]
+    names = list(zip(spelled(model.p, "p"), theta[2:n], strict=True))
+    for k, (_, slot) in enumerate(model.signals):
+        names += [(f"the input number {k}, {what}", theta[slot + j]) for j, what in _SIGNAL]
+    first = n + 2 * len(model.signals) + 2 * model.ticks
+    others = theta[first : model.n_theta - 1]  # the last is the probe of error estimates
+    names += [("a value that a model function closes over", v) for v in others]
+    return [c for name, value in names if (c := _first_bad(name, value, nan_only=True))]
+
+
+_SIGNAL = ((0, "its times"), (1, "its values"))
+
+
+def _start(sol: Any) -> list[Culprit]:
+    """States that were not finite to begin with."""
+    if int(sol.tape.n):
+        return []
+    return _states(sol.last, "the start's ")
+
+
+def _states(now: Any, whose: str = "") -> list[Culprit]:
+    found = []
+    for tree, root in ((now.x, "x"), (now.z, "z"), (now.d, "d")):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            found.append(_first_bad(whose + expression(path, root), leaf, root == "d"))
+    return [c for c in found if c]
+
+
+def nan_parameters(model: Model, par: Par) -> str:
+    """A remark on the first parameter that is NaN."""
+    leaves = par.theta[2 : 2 + model.n_p[0]]
+    for name, value in zip(model.p.names(), leaves, strict=True):
+        if np.isnan(np.asarray(value)).any():
+            return f", and the parameters: {name or 'p'} is nan"
+    return ""
+
+
+# -- jumps --------------------------------------------------------------------------------------
+def broken_reset(sol: Any) -> list[Culprit]:
+    """The last event's reset, if it made something of numbers that is none."""
+    n = int(sol.tape.n)
+    place = int(action_of(int(sol.tape.kind[n - 1]))) if n else -1
+    if place < 0 or not sol.spec.model.actions[place].logged:
+        return []
+    name, log = sol.spec.model.actions[place].name, sol.events
+    before, after = (jax.tree.map(lambda v: v[-1], v) for v in (log.before, log.after))
+    if _states(before):
+        return []
+    found = _states(after, f'the reset of event "{name}": ')
+    return [c._replace(event=name) for c in found]
+
+
+def _planned(model: Model, at: At) -> list[Culprit]:
+    """Times of planned events that are NaN."""
+    timed = [a for a in model.actions if a.kind == "time"]
+    found = []
+    for action, time in zip(timed, at.w[model.place_pending :], strict=True):
+        bad = _first_bad(f'next_time of event "{action.name}"', time, nan_only=True)
+        found += [bad._replace(event=action.name)] if bad else []
+    return found
+
+
+# -- functions along the motion -----------------------------------------------------------------
+def ahead(sol: Any, reach: float = 1.0) -> list[Culprit]:
+    """The first function that is not finite where a solve stopped, or a part of the span on."""
+    model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
+    lengths = np.concatenate([[0.0], reach * span(sol) * 10.0 ** np.arange(-DECADES, 0.5)])
+    k, bad = _first_along(model, at, par, lengths)
+    if bad is None:
+        return []
+    for _ in range(CLOSER):
+        if k == 0:
+            break
+        lengths = np.linspace(lengths[k - 1], lengths[k], len(lengths))
+        k, closer = _first_along(model, at, par, lengths)
+        bad = closer or bad
+    return [bad]
+
+
+def span(sol: Any) -> float:
+    """The time from start to end."""
+    theta = sol.tape.par().theta
+    return abs(float(theta[1] - theta[0]))
+
+
+def _first_along(model: Model, at: At, par: Par, lengths: np.ndarray) -> tuple[int, Culprit | None]:
+    """The first of some lengths at which a function is not finite, and which one."""
+    tried = _tried(model, at, par, jnp.asarray(lengths))
+    names, events = _labels(model)
+    for k, length in enumerate(lengths):
+        for name, event, values in zip(names, events, tried, strict=True):
+            bad = _first_bad(name, np.asarray(values)[k], entry=", member " if event else "")
+            if bad:
+                t = float(par.theta[0] + at.tau) + (-length if bool(par.backward) else length)
+                return k, bad._replace(t=t if length else None, event=event)
+    return 0, None
+
+
+def on_the_line(model: Model, at: At, par: Par, lengths: Any, look: Callable[[At], Any]) -> Any:
+    """What `look` sees at some lengths ahead along a straight line, with z as it is here."""
+    sign = jnp.where(par.backward, -1.0, 1.0)
+    k = model.flow(at, par)
+
+    def one(h: Any) -> Any:
+        moved = [v + (sign * h * d).astype(v.dtype) for v, d in zip(at.w, k, strict=False)]
+        return look(At(at.tau + sign * h, (*moved, *at.w[model.moving :]), at.i, at.z))
+
+    return jax.vmap(one)(lengths)
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def _tried(model: Model, at: At, par: Par, lengths: Any) -> list:
+    """What every function gives at some lengths ahead along a straight line."""
+
+    def look(here: At) -> list:
+        rows: Leaves = ()
+        if model.constraint is not None:
+            rows = hidden(model, here, par)
+            new, found = solved(model, here, par)
+            here = here._replace(z=select(found, new.z, here.z))
+        return [*rows, *model.flow(here, par), *model.guard_values(here, par)]
+
+    return on_the_line(model, at, par, lengths, look)
+
+
+def _labels(model: Model) -> tuple[list[str], list[str | None]]:
+    """A name for each result of `_tried`, and the event it belongs to."""
+    rule = model.constraint
+    names = [] if rule is None else [f'equation "{name}"' for name in rule.equations]
+    names += [f"the flow of {name}" for name in spelled(model.x, "x")]
+    names += [f"the {name}" for name in spelled(model.q, "rate")]
+    events: list[str | None] = [None] * len(names)
+    for action in model.guards:
+        own = f'the guard of event "{action.name}"'
+        names.append("a comparison in `when`" if action.kink else own)
+        events.append(None if action.kink else action.name)
+    return names, events
+
+
+def weightless(sol: Any) -> str:
+    """A state that is zero and stays so: without `atol` its error is 0 / 0."""
+    model, at = sol.spec.model, sol.tape.end
+    flow = model.flow(at, sol.tape.par())
+    for name, value, slope in zip(spelled(model.x, "x"), at.w, flow, strict=False):
+        if np.any((np.asarray(value) == 0) & (np.asarray(slope) == 0)):
+            return name
+    return ""
+
+
+# -- outputs ------------------------------------------------------------------------------------
+def silent_output(sol: Any) -> str:
+    """Says so if an output function gave NaN at a time that was reached."""
+    times, reached = np.atleast_1d(sol.t), np.atleast_1d(sol.reached)
+    if not np.any(reached):
+        return ""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(sol.y)[0]:
+        values = np.asarray(leaf).reshape(*times.shape, *np.shape(leaf)[np.ndim(sol.t) :])
+        bad = reached & np.isnan(values.reshape(len(times), -1)).any(axis=1)
+        if bad.any():
+            k = int(np.argmax(bad))
+            culprit = _first_bad(expression(path, "output"), values[k], nan_only=True)
+            return "" if culprit is None else culprit._replace(t=float(times[k])).words
+    return ""
+
+
+def listed(names: Any, values: Any) -> str:
+    """Values by name; of an array the largest."""
+    shown = []
+    for name, value in zip(names, values, strict=True):
+        v = np.asarray(value)
+        if v.ndim:
+            worst = np.unravel_index(int(np.argmax(np.abs(v))), v.shape)
+            shown.append(f"{name}[{', '.join(map(str, worst))}] = {v[worst]:.3g}")
+        else:
+            shown.append(f"{name} = {float(v):.3g}")
+    return ", ".join(shown)
+
+
+def _first_bad(name: str, value: Any, nan_only: bool = False, entry: str = "") -> Culprit | None:
+    """The first entry that is not finite, by name."""
+    if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.floating):
+        return None
+    value = np.asarray(value)
+    bad = np.isnan(value) if nan_only else ~np.isfinite(value)
+    if not bad.any():
+        return None
+    index = tuple(int(k) for k in np.argwhere(bad)[0])
+    inside = ", ".join(map(str, index))
+    if value.ndim:
+        name += f"{entry}{inside}" if entry else f"[{inside}]"
+    return Culprit(name, float(value[index]))

@@ -1,0 +1,307 @@
+"""What a solve returns: values, events, dense output, and why it stopped."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.foreign_names import ATTRIBUTES, missing
+from ..base.leaves import check_precision
+from ..base.pickling import Unchanging
+from ..base.results import KINDS, Result, SolveError
+from ..base.tracing import is_tracer
+from ..simulate.record import Pace, Spec
+from ..system.hybrid import Instant
+from .description import describe, describe_stats, mode_name
+from .event_log import EventLog
+from .extrema import Extremes
+from .failure import explain, state_values, state_words
+from .step_failure import slowed
+from .tape import Tape, read, read_events, read_instants
+from .trajectory import Course, course
+
+
+class Stats(eqx.Module):
+    """What the solve cost."""
+
+    steps: Any  # attempts, rejected ones and those of event location included
+    rejected: Any
+    evaluations: Any  # of the flow
+    rows: Any
+    events: Any
+    touches: Any  # guards that came to zero and turned back
+
+    def __repr__(self) -> str:
+        return describe_stats(self)
+
+
+class Presented:
+    """What every solution, fresh or loaded, shows of itself."""
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property that failed says so itself
+                return object.__getattribute__(self, name)
+            raise missing(self, "a solution", name, ATTRIBUTES)
+
+    def plot(
+        self, *names: str, points: int = 2000, inputs: bool = False, discrete: bool = False
+    ) -> Any:
+        """A figure of the outputs over time, events marked, both limits drawn at jumps.
+
+        `names` choose what is drawn (all outputs by default): outputs, and states, discrete states
+        and inputs by their names. `inputs` and `discrete` add all of those. What is held between
+        jumps is drawn as stairs; where a solve has more steps than the figure has columns, the
+        range of each column is shaded. `points` is about how many points each curve gets. Needs
+        the extra `plot`.
+        """
+        from .plotting import plot
+
+        return plot(self, *names, points=points, inputs=inputs, discrete=discrete)
+
+    def save(self, path: Any) -> Any:
+        """Write the solution to an `.npz` file and return its path; `Solution.load` reads it."""
+        from .files import save
+
+        return save(self, path)
+
+    def to_pandas(self) -> Any:
+        """A data frame of the saved outputs, time as index, units in the columns' names.
+
+        Needs the extra `data`. A batch gets its numbers as a first level of the index.
+        """
+        from .frames import to_pandas
+
+        return to_pandas(self)
+
+    def to_csv(self, path: Any) -> Any:
+        """Write the saved outputs to a CSV file, units in its header, and return its path."""
+        from .frames import to_csv
+
+        return to_csv(self, path)
+
+    def to_xarray(self) -> Any:
+        """A dataset of the saved outputs along `t`, units as attributes. Needs the extra `data`."""
+        from .frames import to_xarray
+
+        return to_xarray(self)
+
+
+def check_lane(sol: Any, lane: Any) -> None:
+    """Refuses an index of what is no batch, and names."""
+    if isinstance(lane, str):
+        raise TypeError(
+            f'sol["{lane}"]: a solution has no entries by name. Write sol.y["{lane}"] for saved '
+            f'values, or sol(t)["{lane}"] for those at any time.'
+        )
+    if np.ndim(sol.result) == 0:
+        raise TypeError("this is one solution, not a batch: sol[k] is for solves under vmap.")
+
+
+def check_inside(sol: Any, t: Any) -> None:
+    """Refuses times that no solution of a batch has reached, where all of them are known."""
+    if any(map(is_tracer, (t, sol.start, sol.last.t))):
+        return
+    times, ends = np.asarray(t, dtype=float), np.asarray([sol.start, sol.last.t], dtype=float)
+    low, high = np.min(ends), np.max(ends)
+    slack = 16 * np.finfo(float).eps * max(abs(low), abs(high))
+    bad = ~((times >= low - slack) & (times <= high + slack))  # NaN is outside, too
+    if bad.any():
+        last = Result(int(np.max(sol.result)))
+        whole = last == Result.success
+        raise ValueError(
+            f"sol({times[bad].flat[0]:.10g}): this solution reaches from t = {low:.10g} to "
+            f"t = {high:.10g}{'' if whole else f' ({last.name})'}. Ask for times in between"
+            f"{', or solve to a later t1' if whole else ''}."
+        )
+
+
+class Solution(Presented, Extremes, Unchanging, eqx.Module):
+    """The result of a solve. Every float in it is differentiable."""
+
+    t: Any
+    y: Any
+    reached: Any
+    integral: Any  # of the rate, from the start to the end
+    integrals: Any  # the same up to the saved times
+    final: Instant
+    result: Any
+    stats: Stats
+    last: Instant  # where the solve stopped, whatever the reason
+    tape: Tape = eqx.field(repr=False)
+    pace: Pace = eqx.field(repr=False)
+    spec: Spec = eqx.field(static=True, repr=False)
+    max_events: int = eqx.field(static=True, repr=False)
+    units: Any = eqx.field(static=True, repr=False)
+    adapt: Any = eqx.field(static=True, repr=False, default=None)  # to the user's own instants
+    tolerance: Any = eqx.field(repr=False, default=None)  # relative, and absolute of each leaf
+    on_grazing: str = eqx.field(static=True, repr=False, default="record")
+
+    def __repr__(self) -> str:
+        return describe(self, slowed(self))
+
+    def __reduce__(self) -> tuple:
+        """In another process, the numbers of a solution, as in a file; not its model."""
+        from .files import pickled, unpickled
+
+        return unpickled, (pickled(self),)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the events, in order of declaration."""
+        return tuple(a.name for a in self._declared())
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The names of an automaton's modes."""
+        return self.spec.model.modes
+
+    @property
+    def start(self) -> Any:
+        """The time at which the solve started."""
+        return self.tape.theta[0]
+
+    @property
+    def certificate(self) -> Any:
+        """Whether derivatives of this solution can be trusted, and how far they reach."""
+        from ..trust import certificate
+
+        return certificate(self)
+
+    def _declared(self) -> list:
+        return [a for a in self.spec.model.actions if a.logged]
+
+    @property
+    def events(self) -> EventLog:
+        """The events in order, differentiable."""
+        count = self.stats.events
+        if is_tracer(count):
+            size = min(self.max_events, self.tape.kind.shape[-1])
+        else:
+            size = int(np.max(np.asarray(count), initial=0))
+        if not self.names:
+            size = 0
+        fn = functools.partial(read_events, self.spec, size=size)
+        for _ in range(jnp.ndim(count)):
+            fn = jax.vmap(fn)
+        t, which, member, before, after, count = fn(self.tape)
+        if self.adapt is not None:
+            before, after = self.adapt(before), self.adapt(after)
+        families = tuple(a.size is not None for a in self._declared())
+        return EventLog(
+            t, which, member, before, after, count, self.names, families, self.modes, self.units,
+            self.tape.depends,
+        )  # fmt: skip
+
+    def __getitem__(self, lane: Any) -> Solution:
+        """One solution of a batch made with `vmap`."""
+        check_lane(self, lane)
+        return jax.tree.map(lambda v: v[lane], self)
+
+    def course(self, fractions: Any = None, whole: bool = False) -> Course:
+        """The output at `fractions` of every step (or at its ends), for plots and files.
+
+        `whole` gives instants with all states instead of outputs.
+        """
+        found = course(self.spec, self.tape, fractions, whole)
+        return found._replace(y=self.adapt(found.y)) if whole and self.adapt else found
+
+    @staticmethod
+    def load(path: Any) -> Any:
+        """A solution that was written with `save`: all its numbers, but no derivatives."""
+        from .files import load
+
+        return load(path)
+
+    def __call__(self, t: Any, side: str = "right") -> Any:
+        """The output at any time; `side="left"` gives the limit from before a jump.
+
+        A time that was not reached is an error; inside `jit` the output there is NaN.
+        """
+        return self._read(lambda *given: read(*given)[0], t, side)
+
+    def at(self, t: Any, side: str = "right") -> Instant:
+        """The instant at any time: states, discrete states, inputs. Times may be an array."""
+        now = self._read(read_instants, t, side)
+        return now if self.adapt is None else self.adapt(now)
+
+    def _read(self, reader: Any, t: Any, side: str) -> Any:
+        if side not in ("right", "left"):
+            raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
+        check_precision()
+        times = jnp.asarray(t, dtype=jnp.float64)
+        check_inside(self, times)
+
+        def one(tape: Tape) -> Any:
+            y = reader(self.spec, tape, times.reshape(-1), side)
+            return jax.tree.map(lambda v: v.reshape(times.shape + v.shape[1:]), y)
+
+        for _ in range(jnp.ndim(self.tape.n)):
+            one = jax.vmap(one)
+        return one(self.tape)
+
+    @property
+    def error(self) -> SolveError | None:
+        """The error that `throw=True` raises, or none if the solve went well."""
+        if is_tracer(self.result):
+            raise TypeError(
+                "sol.error is known when the compiled function has run. Inside it write "
+                "sol.check(), or return sol.result."
+            )
+        bad = np.any(np.asarray(self.result) > int(Result.terminated))
+        return failure(self) if bad else None
+
+    def check(self) -> Solution:
+        """Raise if the solve failed; inside `jit` too, where the error comes at run time."""
+        if is_tracer(self.result):
+            bad = self.result > int(Result.terminated)
+            codes = [r for r in Result if r > Result.terminated]
+            index = jnp.clip(self.result - int(codes[0]), 0, len(codes) - 1)
+            return eqx.branched_error_if(self, bad, index, [r.message for r in codes])
+        error = self.error
+        if error is not None:
+            raise error
+        return self
+
+
+def failure(sol: Solution) -> SolveError:
+    """The error that says where and why a solve stopped."""
+    sol = jax.tree.map(jax.lax.stop_gradient, sol)  # plain numbers, also inside `jax.grad`
+    if jnp.ndim(sol.result):
+        return _first_failure(sol)
+    result, t = Result(int(sol.result)), float(sol.last.t)
+    mode = mode_name(sol, sol.last.mode) if sol.modes else None
+    why, log = explain(sol, result), sol.events
+    last = sol.names[int(log.which[-1])] if int(log.count) else None
+    place = f"solve stopped at t = {t:.10g}"
+    place += f' in mode "{mode}"' if mode else ""
+    place += f" after {int(sol.stats.steps)} steps"
+    many = "s" if int(log.count) > 1 else ""
+    place += f' and {int(log.count)} event{many}, the last "{last}"' if last else ""
+    text = f"{place}: {result.name}. {why.what} {why.advice}\nState there: {state_words(sol.last)}"
+    return KINDS.get(result, SolveError)(
+        text, result=result, t=t, mode=mode, event=why.event or last, solution=sol,
+        values={**state_values(sol.last), **why.values}, advice=why.advice,
+    )  # fmt: skip
+
+
+def _first_failure(sol: Solution) -> SolveError:
+    """The error of the first solve of a batch that stopped early; `solution` is the whole batch."""
+    codes = np.asarray(sol.result)
+    lanes = np.flatnonzero(codes > int(Result.terminated))
+    where = np.unravel_index(lanes[0], codes.shape)
+    error = failure(jax.tree.map(lambda v: v[where], sol))
+    number = ", ".join(map(str, where))
+    text = f"{len(lanes)} of {codes.size} solves stopped early; the first is number {number}: "
+    error = error.retold(text + str(error))
+    error.solution = sol
+    return error

@@ -1,0 +1,203 @@
+"""Why steps became too short or too many: guards that jump over zero, and stiff modes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.tracing import is_traced
+from ..base.user_code import line_of_equation
+from ..methods.runge_kutta import ExplicitStepper
+from ..model.algebraic_states import begun
+from ..model.model import Action, At, Model, Par
+from ..simulate.record import JUMPS
+from .nonfinite import ahead, on_the_line, span
+
+REACH = 1e-6  # of the time from start to end: how far around the last state guards are looked at
+POINTS = 41
+ROUNDS = 14  # each closes in by the number of points
+LEAP = 1e-3  # of its larger side: what a guard has to change by over no time at all
+STEPS = 50  # at the end of a solve, whose typical length counts
+LIMIT = 0.5  # length of a step times the rate of a decay: beyond it, an explicit method is stiff
+BOUND = 1.5  # the same, where it is to be told from what accuracy demands
+MANY = 1000  # steps from which on a summary says why
+LARGE = 300  # states up to which the Jacobian of the flow is looked at
+OFTEN = 0.2  # of all steps: rejected ones that want an explanation
+FARTHER = 100.0  # times the last step: what the steps that were rejected have seen
+BRANCHING = {
+    "select_n", "saltus_when", "floor", "ceil", "round", "sign", "rem", "gt", "ge", "lt", "le",
+}  # fmt: skip
+
+
+class Leap(NamedTuple):
+    """A guard that is on both sides of zero at one time, and not zero in between."""
+
+    action: Action
+    member: int | None
+    t: float
+    before: float
+    after: float
+    where: str  # the user's line that branches
+
+    @property
+    def what(self) -> str:
+        member = "" if self.member is None else f"[{self.member}]"
+        line = f" It branches in {self.where}." if self.where else ""
+        return (
+            f'The guard of event "{self.action.name}{member}" jumps over zero at t = '
+            f"{self.t:.10g}, from {self.before:.6g} to {self.after:.6g}: it is not zero "
+            f"in between, so that steps towards it only become shorter.{line}"
+        )
+
+    @property
+    def advice(self) -> str:
+        return (
+            "An event is a zero of a guard that is continuous there. Write the quantity that "
+            "decides as the guard, as in guard=lambda now, p: "
+            'now.x["h"] - 0.5, instead of `where`, `when`, `sign`, `floor`, `mod` or a comparison '
+            "of it; where something switches at that time, make the switch an event of its own, "
+            "whose reset changes d or the mode, and let the guard read that."
+        )
+
+
+def leap(sol: Any) -> Leap | None:
+    """The first guard that jumps over zero where a solve stopped."""
+    model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
+    reach = max(REACH * span(sol), 64 * np.spacing(abs(float(at.tau))))
+    for j, action in enumerate(model.guards):
+        if action.kink:
+            continue
+        for member in range(action.size or 1):
+            found = _closed_in(model, at, par, reach, j, member)
+            if found is not None:
+                offset, before, after = found
+                sign = -1.0 if bool(par.backward) else 1.0
+                if action.direction * sign * (after - before) < 0:
+                    continue  # against its direction: no event
+                t = float(par.theta[0] + at.tau) + sign * offset
+                number = None if action.size is None else member
+                return Leap(action, number, t, before, after, _line(action))
+    return None
+
+
+def _closed_in(
+    model: Model, at: At, par: Par, reach: float, j: int, member: int
+) -> tuple[float, float, float] | None:
+    """Where a guard changes its sign near a state, and its values there; none if continuously."""
+    low, high, before, after, k = -reach, reach, 0.0, 0.0, 0
+    values = np.zeros(POINTS)
+    least = 4 * np.spacing(max(abs(float(at.tau)), reach))
+    for _ in range(ROUNDS):
+        offsets = np.linspace(low, high, POINTS)
+        tried = _along(model, at, par, jnp.asarray(offsets))[j]
+        values = np.asarray(tried).reshape(POINTS, -1)[:, member]
+        signs = np.sign(values)
+        turns = np.flatnonzero((signs[:-1] * signs[1:] < 0) & np.isfinite(np.diff(values)))
+        if not len(turns):
+            return None
+        k = int(turns[np.argmax(np.abs(np.diff(values))[turns])])
+        low, high, before, after = offsets[k], offsets[k + 1], values[k], values[k + 1]
+        if high - low <= least:
+            break
+    size = max(abs(before), abs(after))
+    slope = np.max(np.abs(np.diff(values)[np.arange(POINTS - 1) != k]), initial=0.0)
+    if abs(after - before) < LEAP * size or abs(after - before) <= 1e3 * slope:
+        return None
+    return 0.5 * (low + high), float(before), float(after)
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def _along(model: Model, at: At, par: Par, offsets: Any) -> Any:
+    """The guards along a straight line through a state, before and after it."""
+
+    def look(here: At) -> Any:
+        return model.guard_values(begun(model, here, par), par)
+
+    return on_the_line(model, at, par, offsets, look)
+
+
+def _line(action: Action) -> str:
+    """The user's line in which a guard branches; empty where that is not known."""
+    eqns = action.guard.traced.jaxpr.eqns  # type: ignore[union-attr]
+    found = [line_of_equation(e) for e in eqns if e.primitive.name in BRANCHING]
+    return next((line for line in found if line), "")
+
+
+def shortened(sol: Any) -> tuple[str, dict[str, Any]]:
+    """How long the last step was, and what was not finite right ahead of it."""
+    lengths = np.abs(np.asarray(sol.tape.h)[: int(sol.tape.n)])
+    lengths = lengths[lengths > JUMPS]
+    if not lengths.size:
+        return "", {}
+    what = f" The last step that succeeded was {lengths[-1]:.3g} long."
+    values = {"last step": float(lengths[-1])}
+    if int(sol.stats.rejected) > OFTEN * int(sol.stats.steps):
+        for culprit in ahead(sol, min(1.0, FARTHER * lengths[-1] / span(sol))):
+            what += f" Many steps had to be shortened, and {culprit.words}."
+            values[culprit.name] = culprit.value
+    return what, values
+
+
+def stiffness(sol: Any) -> str:
+    """Says so if steps of an explicit method are as short as its stability demands."""
+    row = int(sol.tape.n) if sol.spec.adaptive else 0
+    h, rate = _length_and_rate(sol, row)
+    if not h * rate > LIMIT:
+        return ""
+    return (
+        f"The system is stiff here: a part of it decays at a rate of {rate:.3g}, in "
+        f"{1 / rate:.3g} units of time, and an explicit method can take no steps much longer than "
+        f"that ({h:.3g}). Write method=saltus.Radau5(), which can."
+    )
+
+
+def slowed(sol: Any) -> str:
+    """The same in a line, for a solve that took many steps: at its middle, or at its end."""
+    if is_traced((sol.result, sol.stats.steps, sol.tape)) or np.ndim(sol.result):
+        return ""
+    n = int(sol.tape.n)
+    rows = (n // 2, n) if int(sol.stats.steps) > MANY and sol.spec.adaptive else ()
+    for h, rate in (_length_and_rate(sol, row) for row in rows):
+        if h * rate > BOUND:
+            return (
+                f"steps are bound by stability, not by accuracy ({h:.3g} long, and a part decays "
+                f"in {1 / rate:.3g}); try method=saltus.Radau5()"
+            )
+    return ""
+
+
+def _length_and_rate(sol: Any, row: int) -> tuple[float, float]:
+    """How long the steps up to a row of an explicit method are, and the fastest decay there."""
+    model, tape, n = sol.spec.model, sol.tape, int(sol.tape.n)
+    stepper = getattr(sol.spec.stepper, "inner", sol.spec.stepper)
+    lengths = np.abs(np.asarray(tape.h)[: row or n])
+    lengths = lengths[lengths > JUMPS]
+    size = sum(int(np.prod(s)) for s in model.x_shapes)
+    if not isinstance(stepper, ExplicitStepper) or not lengths.size or size > LARGE:
+        return 0.0, 0.0
+    at = tape.end if row == n else tape.state(row)
+    return float(np.median(lengths[-STEPS:])), _fastest_decay(model, at, tape.par())
+
+
+def _fastest_decay(model: Model, at: At, par: Par) -> float:
+    """The largest rate at which a disturbance of the states decays."""
+    n = model.nx
+    shapes = [np.shape(v) for v in at.w[:n]]
+    sizes = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
+
+    def flow(flat: Any) -> Any:
+        parts = jnp.split(flat, sizes)
+        x = tuple(jnp.reshape(v, s) for v, s in zip(parts, shapes, strict=True))
+        here = begun(model, at._replace(w=(*x, *at.w[n:])), par)
+        return jnp.concatenate([jnp.ravel(v) for v in model.flow(here, par)[:n]])
+
+    flat = jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in at.w[:n]])
+    matrix = np.asarray(jax.jacfwd(flow)(flat))
+    if not np.all(np.isfinite(matrix)):
+        return 0.0
+    sign = -1.0 if bool(par.backward) else 1.0
+    return float(np.max(-sign * np.linalg.eigvals(matrix).real, initial=0.0))

@@ -1,0 +1,93 @@
+"""The output along every step: what plots and files are made of."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..model.algebraic_states import determined
+from ..simulate.record import FLOW, Spec, is_reset
+from .tape import Tape, along_row, instant, output
+
+
+class Course(NamedTuple):
+    """Times (N, F) and outputs (N, F, ...) at F points of each of the N steps.
+
+    Steps with the same `piece` follow each other without a jump. `mode` is the automaton's. Where
+    a solve begins or ends with a jump, the other side of it is a step of no length.
+    """
+
+    t: Any
+    y: Any
+    piece: Any
+    mode: Any
+
+
+def course(spec: Spec, tape: Tape, fractions: Any = None, whole: bool = False) -> Course:
+    """The output at `fractions` of every step; 0 is just after a jump, 1 just before the next.
+
+    Without fractions at both ends of every step, which costs little. `whole` gives instants.
+    """
+    n = int(tape.n)
+    if fractions is None:
+        times, values, modes = _ends(*_nodes(spec, tape, whole))
+    else:
+        given = jnp.asarray(fractions, dtype=jnp.float64)
+        times, values, modes = _along(spec, tape, given, whole)
+    kinds = np.asarray(tape.kind)[:n]
+    flows, jumps = np.flatnonzero(kinds == FLOW), np.flatnonzero(is_reset(kinds))
+    before = [] if 0 in flows else [0]
+    after = [n] if len(jumps) and np.all(flows < jumps[-1]) else []
+    rows = np.concatenate([before, flows, after]).astype(int)
+    piece = np.searchsorted(jumps, rows)
+    y = jax.tree.map(lambda v: np.asarray(v)[rows], values)
+    mode = None if modes is None else np.asarray(modes)[rows]
+    return Course(np.asarray(times)[rows], y, piece, mode)
+
+
+def _ends(times: Any, values: Any, modes: Any) -> tuple:
+    """Values where steps start as pairs: those of a step, and those of the next."""
+
+    def pairs(v: Any) -> Any:
+        v = np.asarray(v)
+        return np.stack([v, np.concatenate([v[1:], v[-1:]])], axis=1)
+
+    return pairs(times), jax.tree.map(pairs, values), modes
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "whole"))
+def _nodes(spec: Spec, tape: Tape, whole: bool) -> tuple:
+    """Times, outputs and modes where steps start, and at the end."""
+    model, par = spec.model, tape.par()
+
+    def node(k: Any) -> tuple:
+        at = tape.state(k)
+        at = jax.tree.map(lambda a, b: jnp.where(k >= tape.n, b, a), at, tape.end)
+        at = determined(model, at, par, 0)
+        value = instant(model, at, par) if whole else output(model, at, par)
+        return par.theta[0] + at.tau, value, at.i[model.place_mode] if model.modes else None
+
+    return jax.vmap(node)(jnp.minimum(jnp.arange(tape.tau.shape[0]), tape.n))
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "whole"))
+def _along(spec: Spec, tape: Tape, fractions: Any, whole: bool) -> tuple:
+    model, par = spec.model, tape.par()
+
+    def row(k: Any) -> tuple:
+        at, end = tape.state(k), tape.state(k + 1)
+        length = jnp.where(k < tape.n, end.tau - at.tau, 0.0)
+
+        def point(fraction: Any) -> tuple:
+            there = along_row(spec, tape, k, fraction * length)
+            value = instant(model, there, par) if whole else output(model, there, par)
+            return par.theta[0] + there.tau, value
+
+        times, values = jax.vmap(point)(fractions)
+        return times, values, at.i[model.place_mode] if model.modes else None
+
+    return jax.vmap(row)(jnp.minimum(jnp.arange(tape.tau.shape[0]), tape.n))

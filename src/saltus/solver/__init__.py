@@ -1,0 +1,1 @@
+"""`solve` and what it is given."""

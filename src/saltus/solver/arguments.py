@@ -1,0 +1,109 @@
+"""What `solve` is given, checked: methods, numbers, counts, save times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.foreign_names import method_named
+from ..base.leaves import check_precision
+from ..base.tracing import is_tracer
+from ..methods import Method, Radau5, Tsit5
+from ..model.model import Model
+from ..simulate.record import FIRE, NO_EVENT, RAISE
+
+MOST = 2**31 - 1  # that a count can hold
+GRAZING = {"record": NO_EVENT, "ignore": NO_EVENT, "raise": RAISE, "fire": FIRE}
+
+
+def method_of(system: Any, method: Any) -> Method:
+    check_precision()
+    if method is None:
+        return Tsit5() if getattr(system, "constraint", None) is None else Radau5()
+    if isinstance(method, type) and issubclass(method, Method):
+        home = "saltus.external" if method.external else "saltus"
+        raise TypeError(
+            f"solve: method is the class {method.__name__}, expected an object. "
+            f"Write method={home}.{method.__name__}()."
+        )
+    if isinstance(method, str):
+        raise TypeError(
+            f"solve: method is {method!r}, expected an object with its tolerances. Write "
+            f"method={method_named(method)}."
+        )
+    if not isinstance(method, Method):
+        raise TypeError(
+            f"solve: method is {method!r}, expected Tsit5(), Dopri5(), Dopri8(), Radau5() or "
+            "Rodas5P(). "
+            "Write method=saltus.Tsit5(rtol=1e-8, atol=1e-8)."
+        )
+    return method
+
+
+def check_index(model: Model, method: Method) -> None:
+    rule = model.constraint
+    if rule is not None and rule.highest > method.highest_index:
+        worst = rule.equations[rule.index.index(rule.highest)]
+        raise ValueError(
+            f'solve: equation "{worst}" has index {rule.highest}, which {type(method).__name__} '
+            "cannot treat. Write method=saltus.Radau5(), or leave method out."
+        )
+
+
+def number(name: str, value: Any) -> Any:
+    try:
+        value = jnp.asarray(value, dtype=jnp.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"solve: {name} is {value!r}, expected a number.") from None
+    if value.ndim:
+        raise ValueError(f"solve: {name} has shape {value.shape}, expected a number.")
+    if not is_tracer(value) and not np.isfinite(value):
+        late = "To run until something happens, give a late end and a terminal event."
+        raise ValueError(
+            f"solve: {name} is {float(value)}, expected a finite number. "
+            f"{late if name == 't1' else ''}".strip()
+        )
+    return value
+
+
+def count(name: str, value: Any) -> int:
+    try:
+        known = not is_tracer(value) and not isinstance(value, bool) and int(value) == value
+    except (TypeError, ValueError):
+        known = False
+    if not known or not 1 <= value <= MOST:
+        raise ValueError(
+            f"solve: {name} is {value!r}, expected a whole number from 1 to {MOST} that is known "
+            "before the solve runs."
+        )
+    return int(value)
+
+
+def times(ts: Any, t0: Any, t1: Any) -> Any:
+    """Save times, in any order, repeated or not; saved values come in the same order."""
+    ts = jnp.asarray(ts, dtype=jnp.float64)
+    if ts.ndim != 1:
+        raise ValueError(
+            f"solve: ts has shape {ts.shape}, expected one axis of times. Write "
+            "ts=jnp.linspace(t0, t1, 100), or leave ts out to save the end only."
+        )
+    if not any(is_tracer(v) for v in (ts, t0, t1)) and ts.size:
+        low, high = sorted((float(t0), float(t1)))
+        slack = 1e-12 * max(abs(low), abs(high), 1e-300)
+        outside = np.asarray(~((ts >= low - slack) & (ts <= high + slack)))  # NaN is outside, too
+        if outside.any():
+            raise ValueError(
+                f"solve: ts contains {float(ts[int(outside.argmax())])}, outside of "
+                f"[{low}, {high}]. Move t1, or drop those times."
+            )
+    return ts
+
+
+def grazing(word: Any) -> int:
+    if word not in GRAZING:
+        raise ValueError(
+            f"solve: on_grazing is {word!r}, expected one of {', '.join(map(repr, GRAZING))}."
+        )
+    return GRAZING[word]

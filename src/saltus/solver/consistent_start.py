@@ -1,0 +1,139 @@
+"""Consistent starts: what violates the constraint, and the nearest states that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.leaves import still
+from ..base.names import named
+from ..base.results import Result
+from ..base.tracing import is_tracer
+from ..model.algebraic_states import SINGULAR, attached, begun, regularity, solved, violated
+from ..model.model import At, Model, Par
+from ..model.projection import condition, projected
+from ..solution.failure import determination, residual_words
+from ..solution.tape import TAYLOR, instant
+from ..system.hybrid import HybridSystem, Instant
+from .start import first_state
+
+ROUNDING = 1e-14  # changes of x below this, relative to the largest x, are not worth telling
+TOLERANCE = 1e-8  # by which x may miss an equation of index 2
+
+
+class Consistency(eqx.Module):
+    """What `consistency` found: residuals before, changes made, and how well z is determined.
+
+    `residuals` are those of the equations at the given start (with z solved where possible),
+    `change` the smallest change of x that makes them zero, `start` the changed start with its z,
+    `condition` the condition number of the equations for z. `determined` says whether the equations
+    determine z at all, `found` whether `start` satisfies them.
+    """
+
+    residuals: dict
+    change: Any
+    condition: Any
+    start: Instant
+    found: Any
+    determined: Any
+
+    def __repr__(self) -> str:
+        if is_tracer(self.found):
+            return "consistency of the start, traced: numbers exist when the compiled function runs"
+        lines = ["consistency of the start"]
+        for name, value in self.residuals.items():
+            lines.append(f"  residual of {name}: {np.array2string(np.asarray(value), precision=6)}")
+        for name, moved in self._moves().items():
+            lines.append(f"  {name} moves by {np.array2string(moved, precision=6)}")
+        if np.isfinite(self.condition):
+            lines.append(f"  condition number of the equations for z: {float(self.condition):.3g}")
+        return "\n".join([*lines, f"  {self.verdict}"])
+
+    def _moves(self) -> dict:
+        """What moves by more than rounding."""
+        size = max(np.max(np.abs(v), initial=0.0) for v in named(self.start.x, "x").values())
+        moves = {name: np.asarray(v) for name, v in named(self.change, "x").items()}
+        return {name: v for name, v in moves.items() if np.any(np.abs(v) > ROUNDING * size)}
+
+    @property
+    def verdict(self) -> str:
+        """What all this means, in words."""
+        if not bool(self.determined):
+            return (
+                "the equations do not determine z: they are singular here, or of a higher index "
+                "than 2 and have to be lowered"
+            )
+        if not bool(self.found):
+            return "no states that satisfy the equations were found near the start"
+        return "consistent, with x moved as above" if self._moves() else "consistent"
+
+
+def consistent(system: HybridSystem, start: Instant, p: Any) -> Instant:
+    """The start with z solved, and x moved as little as possible to satisfy the constraint.
+
+    Differentiable in the start and in p. `consistency` says what was changed. Where there is no
+    consistent start nearby that is an error; inside `jit`, x and z are NaN then.
+    """
+    report, words = _report(system, start, p)
+    ok = report.found & report.determined
+    if is_tracer(ok):
+        x, z = jax.tree.map(lambda v: jnp.where(ok, v, jnp.nan), (report.start.x, report.start.z))
+        return report.start.replace(x=x, z=z)
+    if not bool(ok):
+        raise ValueError(f"consistent: {report.verdict}. {words()}")
+    return report.start
+
+
+def consistency(system: HybridSystem, start: Instant, p: Any) -> Consistency:
+    """Residuals by equation, the smallest change of x that removes them, the repaired start."""
+    return _report(system, start, p)[0]
+
+
+def _report(system: HybridSystem, start: Instant, p: Any) -> tuple[Consistency, Any]:
+    """What was found, and a function that puts the residuals into words."""
+    model, given, par = first_state(system, start, p)
+    rule = model.constraint
+    if rule is None:
+        raise ValueError("consistency: this system has no constraint; every start is consistent.")
+    before = model.residuals(given, par)
+    near = projected(model, given, par)
+    at = attached(model, begun(model, near, par), par, TAYLOR)
+    found, determined = _outcome(model, near, *still((at, par)))
+    moved = tuple(a - b for a, b in zip(at.w, given.w, strict=True))[: model.nx]
+    now = instant(model, at, par)
+    if system.modes:
+        now = now.replace(mode=start.mode)
+    now = now.replace(u=None, member=None)
+    if system.adapt_back is not None:
+        now = system.adapt_back(now)
+    report = Consistency(
+        residuals=dict(zip(rule.equations, before, strict=True)),
+        change=model.x.join(moved, ()),
+        condition=condition(model, at, par),
+        start=now,
+        found=found,
+        determined=determined,
+    )
+
+    def words() -> str:
+        start = still(begun(model, near, par))
+        off = bool(_violated(model, start, still(par)))
+        what = Result.inconsistent if off else Result.no_consistent_state
+        residuals = residual_words(model, start, still(par), what)
+        return residuals if off else f"{residuals} {determination(model, start, still(par))}"
+
+    return report, words
+
+
+def _outcome(model: Model, near: At, at: At, par: Par) -> tuple[Any, Any]:
+    """Whether the equations hold, and whether they determine z."""
+    found = solved(model, near, par)[1] & ~_violated(model, at, par)
+    return found, regularity(model, begun(model, near, par), par) > SINGULAR
+
+
+def _violated(model: Model, at: At, par: Par) -> Any:
+    return violated(model, at, par, TOLERANCE, (jnp.asarray(TOLERANCE),) * model.moving)

@@ -1,0 +1,128 @@
+"""What surrounds a call of `solve`: observers, replaced methods, probes of the error."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..base.jax_names import context_setting, trace_state
+
+_OWN = "own"  # as `solve` was told
+_asked = context_setting(_OWN)
+
+
+def current_way(given: Any) -> Any:
+    """The way of a solve that was given `given`."""
+    if given is not None and (isinstance(given, type) or not hasattr(given, "cotangent")):
+        raise TypeError(
+            f"solve: sensitivity is {given!r}, expected None or a Continuous. Write "
+            "sensitivity=saltus.continuous.Continuous()."
+        )
+    return given if _asked.value == _OWN else _asked.value
+
+
+_replaced = context_setting(None)
+
+
+def current_method(given: Any) -> Any:
+    """The method of a solve that was given `given`."""
+    return given if _replaced.value is None else _replaced.value.like(given)
+
+
+_parts = context_setting(1)
+
+
+def current_times(ts: Any) -> Any:
+    """The save times of a solve that was given `ts`: with others between them inside `denser`."""
+    parts = _parts.value
+    if parts == 1 or ts is None or ts.shape[0] < 2:
+        return ts
+    shares = jnp.arange(parts) / parts
+    inner = ts[:-1, None] + shares * (ts[1:] - ts[:-1])[:, None]
+    return jnp.append(inner.reshape(-1), ts[-1])
+
+
+@contextlib.contextmanager
+def denser(parts: int) -> Iterator[None]:
+    """All solves inside divide the time between two save times into so many parts."""
+    with _parts(parts):
+        yield
+
+
+@contextlib.contextmanager
+def replacing(method: Any) -> Iterator[None]:
+    """All solves inside use this class of methods, with the tolerances of their own."""
+    with _replaced(method):
+        yield
+
+
+@contextlib.contextmanager
+def asking(way: Any) -> Iterator[None]:
+    """All solves inside are differentiated in this way (`None`: by the sweeps)."""
+    with _asked(way):
+        yield
+
+
+class Seen(list):
+    """Solutions, and whether there were others that nobody outside can look at."""
+
+    def __init__(self):
+        self.trace = trace_state()
+        self.inner = False  # one was made inside a function that JAX maps, compiles or loops
+
+
+_open: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("solutions", default=None)
+
+
+def note(sol: Any) -> None:
+    """Called by `solve` with everything it returns."""
+    seen = _open.get()
+    if seen is None:
+        return
+    if trace_state() == seen.trace:
+        seen.append(sol)
+    else:
+        seen.inner = True
+
+
+@contextlib.contextmanager
+def gathering() -> Iterator[Seen]:
+    """The solutions made inside, in a list."""
+    seen = Seen()
+    token = _open.set(seen)
+    try:
+        yield seen
+    finally:
+        _open.reset(token)
+
+
+class _Probe:
+    def __init__(self, eps: Any):
+        self.eps = eps
+        self.used = False
+
+
+_current: contextvars.ContextVar[_Probe | None] = contextvars.ContextVar("probe", default=None)
+
+
+def current_probe() -> Any:
+    """The probe that a solve passes on to its steps: zero unless an estimate is asked for."""
+    probe = _current.get()
+    if probe is None:
+        return jnp.zeros(())
+    probe.used = True
+    return jnp.asarray(probe.eps, jnp.float64)
+
+
+@contextlib.contextmanager
+def _probing(eps: Any) -> Iterator[_Probe]:
+    probe = _Probe(eps)
+    token = _current.set(probe)
+    try:
+        yield probe
+    finally:
+        _current.reset(token)

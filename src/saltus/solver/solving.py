@@ -1,0 +1,285 @@
+"""The public entry: from a system, a start and parameters to a differentiable solution."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.foreign_names import answered
+from ..base.jax_names import under_jit
+from ..base.leaves import Leaves, still
+from ..base.names import check_units
+from ..base.results import Result
+from ..base.tracing import is_traced, is_tracer
+from ..base.unreached_values import everything
+from ..methods import Method
+from ..methods.projected import keeping
+from ..methods.step_control import PI
+from ..model.invariants import broken
+from ..model.model import At, Model, Par
+from ..simulate.firing import asked
+from ..simulate.primitive import Outcome, simulate
+from ..simulate.record import Knobs, Spec
+from ..simulate.save_times import Visits, visit
+from ..simulate.traced_checks import outside, sound
+from ..solution.nonfinite import silent_output
+from ..solution.solution import Solution, Stats
+from ..solution.tape import Tape, read, read_end, read_visits
+from ..sweep.primitives import Recorded, replay
+from ..system.hybrid import HybridSystem, Instant
+from ..system.reversal import directed
+from .arguments import check_index, count, grazing, method_of, number, times
+from .checkpointed import Checkpointed, in_pieces
+from .context import current_method, current_times, current_way, note
+from .start import first_state
+
+ROWS_IN_JIT = 4096
+EVENTS_IN_JIT = 256
+MANY = 1_000_000
+PARTS = 64  # of the time span that `resolve_guards` looks at, at least
+
+
+@answered
+def solve(
+    system: HybridSystem,
+    start: Instant,
+    p: Any,
+    t1: Any,
+    *,
+    ts: Any = None,
+    method: Method | None = None,
+    throw: bool = True,
+    max_steps: int | None = None,
+    max_events: int | None = None,
+    repair: bool = False,
+    on_grazing: str = "record",
+    resolve_guards: bool = False,
+    checkpoints: int | None = None,
+    sensitivity: Any = None,
+) -> Solution:
+    """Simulate `system` from `start` to `t1` and return a differentiable `Solution`.
+
+    `ts` are the times at which outputs are saved (`None`: only the end). `method` carries the
+    tolerances; by default it is `Tsit5()`, and `Radau5()` for systems with a constraint. A failed
+    solve raises `SolveError` with the partial solution in it, or returns it if `throw=False`;
+    inside `jit` and `vmap` it always returns, with NaN for everything that was not reached
+    (`sol.check()` raises there). `max_steps` bounds the step attempts, and inside `jit` the rows of
+    the tape; `max_events` the firings, and inside `jit` the length of the event log. `repair=True`
+    moves an inconsistent start of a DAE to the nearest consistent one instead of reporting it
+    (`saltus.consistency` says what that changes).
+
+    A guard that touches zero without crossing it is no event, and its touch is recorded in
+    `sol.certificate`; `on_grazing` may also be "fire", "raise" or "ignore". `resolve_guards=True`
+    puts the guards into the error norm, and takes 64 steps at least, for guards that change faster
+    than the states.
+
+    `checkpoints=1000` keeps the state of the loop at every thousandth row instead of the tape, and
+    simulates each piece again when a derivative is taken: a long solve then needs little memory,
+    and about twice the time. The event log and dense output are not kept.
+
+    Derivatives are those of the discrete solution, exact to rounding. `sensitivity=
+    saltus.continuous.Continuous()` takes the papers' continuous equations instead.
+
+    Ctrl-C ends a solve within about a second with `SolveInterrupted`, a `KeyboardInterrupt` that
+    carries the partial solution. Inside `jit` nothing can stop a program before it is through.
+    """
+    chosen: Method = current_method(method_of(system, method))
+    given, t1 = t1, number("t1", t1)
+    system = directed(system, getattr(start, "t", given), given)
+    model, at, par = first_state(system, start, p, t1, repair)
+    t0 = number("the start's t", par.theta[0])
+    ts = None if ts is None else current_times(times(ts, t0, t1))
+    check_index(model, chosen)
+    check_units(system, start, p, model)
+    adaptive = chosen.control.adaptive
+    resolve = bool(resolve_guards and adaptive)
+    spec = Spec(model, keeping(chosen.stepper, model), adaptive, resolve, current_way(sensitivity))
+    capacity = ROWS_IN_JIT if max_steps is None else count("max_steps", max_steps)
+    log_size = EVENTS_IN_JIT if max_events is None else count("max_events", max_events)
+    knobs = _knobs(model, chosen, max_steps, max_events, grazing(on_grazing))
+    if resolve:
+        knobs = knobs._replace(
+            max_step=jnp.minimum(knobs.max_step, still(jnp.abs(t1 - t0)) / PARTS)
+        )
+    if chosen.external and checkpoints is not None:
+        raise ValueError(
+            f"solve: checkpoints={checkpoints} does not go with {type(chosen).__name__}, which "
+            "keeps every step. Leave checkpoints out, or choose another method."
+        )
+    if chosen.external:
+        outcome = chosen.simulate(spec, at, par, knobs)
+        tape, visits = _tape(spec, outcome, at, par, ts)
+    elif checkpoints is None:
+        outcome = _kept(model, simulate(spec, at, par, knobs, capacity), par, knobs)
+        tape, visits = _tape(spec, outcome, at, par, ts)
+    else:
+        rows = count("checkpoints", checkpoints)
+        outcome, tape, visits = in_pieces(spec, at, par, knobs, rows, capacity, ts)
+        outcome = _kept(model, outcome, par, knobs)
+    sol = _solution(system, spec, tape, outcome, ts, visits, log_size)
+    sol = sol if checkpoints is None else Checkpointed.of(sol)
+    sol = dataclasses.replace(sol, tolerance=asked(knobs), on_grazing=on_grazing)
+    note(sol)
+    if spec.rules is not None and checkpoints is None:
+        spec.rules.look_at(sol)
+    if not is_tracer(sol.result) and (throw or _by_hand(sol)):
+        _judge(sol)
+    return sol
+
+
+def _by_hand(sol: Solution) -> bool:
+    return bool(np.any(np.asarray(sol.result) == int(Result.interrupted)))
+
+
+def _judge(sol: Solution) -> None:
+    """Raise if the solve failed; warn of outputs that have no value though the states have."""
+    sol.check()
+    if sol.spec.model.output_fn is None or is_traced((sol.t, sol.y, sol.reached)):
+        return
+    lost = silent_output(sol)
+    if lost:
+        warnings.warn(
+            f"solve: {lost}, where the states are finite. Check the domain of the output function "
+            "(square roots, logarithms, divisions); solve(..., throw=False) does not warn.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _kept(model: Model, outcome: Outcome, par: Par, knobs: Knobs) -> Outcome:
+    """A motion that could not be held on its invariants is not a success."""
+    if model.invariant is None:
+        return outcome
+    off = _off(model, *still((outcome.end, par)), *asked(knobs))
+    off = off & (outcome.code <= int(Result.terminated))
+    code = jnp.where(off, int(Result.inconsistent), outcome.code).astype(outcome.code.dtype)
+    return outcome._replace(code=code)
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def _off(model: Model, end: At, par: Par, rtol: Any, atol: Leaves) -> Any:
+    return broken(model, end, par, rtol, atol)
+
+
+def _knobs(
+    model: Model, method: Method, max_steps: int | None, max_events: int | None, grazing: int
+) -> Knobs:
+    """The method's numbers as arrays: changing one never recompiles."""
+    control = method.control if isinstance(method.control, PI) else PI()
+    fixed = getattr(method.control, "h", 1.0)
+    given, coarsest = _array(method.rtol), max(float(jnp.finfo(d).eps) for d in model.dtypes)
+    least = jnp.maximum(given, coarsest)
+    rtol = method.tolerance(least)
+    ratio = jnp.where(given > 0, rtol / least, 1.0)
+    absolute = _absolute(model, method.atol)
+    if is_traced(method):  # what is known was looked at before
+        rtol = jnp.where(_sound(method, given, absolute), rtol, jnp.nan)
+    many, events = (ROWS_IN_JIT, EVENTS_IN_JIT) if under_jit() else (MANY, MANY)
+    return Knobs(
+        rtol=rtol,
+        atol=tuple(a * ratio for a in absolute),
+        first_step=_array(np.nan if method.first_step is None else method.first_step),
+        max_step=_array(method.max_step),
+        fixed=_array(fixed),
+        control=tuple(
+            _array(v) for v in (control.safety, control.shrink, control.grow, control.beta)
+        ),
+        max_steps=jnp.asarray(many if max_steps is None else max_steps, jnp.int32),
+        max_events=jnp.asarray(events if max_events is None else max_events, jnp.int32),
+        asked=1.0 / ratio,
+        grazing=jnp.asarray(grazing, jnp.int32),
+    )
+
+
+def _sound(method: Method, rtol: Any, atol: Leaves) -> Any:
+    """Whether the settings that are known only at run time are ones that a step can meet."""
+    settings = {"rtol": rtol, "atol": atol, "max_step": _array(method.max_step)}
+    settings["first_step"] = None if method.first_step is None else _array(method.first_step)
+    settings["h"] = _array(getattr(method.control, "h", 1.0))
+    return sound(settings, fixed=not method.control.adaptive)
+
+
+def _array(v: Any) -> Any:
+    return jnp.asarray(v, dtype=jnp.float64)
+
+
+def _absolute(model: Model, atol: Any) -> Leaves:
+    """One absolute tolerance per moving leaf: a number for all, or a pytree like x."""
+    leaves, treedef = jax.tree.flatten(atol)
+    if treedef == model.x.treedef and len(leaves) == model.nx:
+        given = [_array(v) for v in leaves]
+        rest = functools.reduce(jnp.minimum, [jnp.min(v) for v in given])
+        return (*given, *([rest] * (model.moving - model.nx + model.n_z)))
+    if len(leaves) != 1 or leaves[0] is not atol:
+        raise ValueError(
+            "method: atol has a structure different from x; give a number, or one entry per state."
+        )
+    return (_array(leaves[0]),) * (model.moving + model.n_z)
+
+
+def _tape(spec: Spec, outcome: Outcome, at: At, par: Par, ts: Any) -> tuple[Tape, Visits | None]:
+    """The recorded rows, and the states at save times, as functions of start and parameters."""
+    rows, n, end = outcome.rows, outcome.counts.rows, outcome.end
+    recorded = Recorded(
+        (rows.tau, *rows.w),
+        (rows.h, rows.kind, *rows.member, *rows.i, *rows.z, *rows.aux),
+        (n, par.backward, *par.iota),
+        (end.tau, *end.w),
+    )
+    theta, visits = par.theta, None
+    inline = spec.stepper.light(spec.model) and spec.rules is None
+    if ts is not None and ts.size and not inline:
+        visits = visit(spec, rows, n, end, par, ts)
+        theta = (*theta, ts)
+        where = (visits.row, visits.which, visits.short, *visits.aux)
+        recorded = recorded._replace(visits=where, reads=(visits.at.tau, *visits.at.w))
+    (tau, *w), (end_tau, *end_w), reads = replay(spec, recorded, theta, (at.tau, *at.w))
+    if visits is not None:
+        visits = visits._replace(at=visits.at._replace(tau=reads[0], w=tuple(reads[1:])))
+    last = At(end_tau, tuple(end_w), end.i, end.z)
+    noted = jax.lax.stop_gradient((rows.z, rows.aux))
+    depends = everything((*par.theta, *at.w))
+    return Tape(
+        tau, tuple(w), rows.i, rows.h, rows.kind, rows.member, n, last, *par, *noted, depends
+    ), visits
+
+
+def _solution(
+    system: HybridSystem,
+    spec: Spec,
+    tape: Tape,
+    outcome: Outcome,
+    ts: Any,
+    visits: Visits | None,
+    log_size: int,
+) -> Solution:
+    ok = outcome.code <= int(Result.terminated)
+    last, (final, integral, y) = read_end(spec, tape, ok)
+    if system.adapt_back is not None:
+        last, final = system.adapt_back(last), system.adapt_back(final)
+    t, reached, integrals = final.t, ok, integral
+    if visits is not None:
+        t = ts
+        y, integrals, reached = read_visits(spec, visits, tape, ts)
+    elif ts is not None:
+        t = ts
+        y, integrals, reached = read(spec, tape, ts, "right")
+    counts, code = outcome.counts, outcome.code
+    if ts is not None and is_traced((ts, tape.theta[:2])):
+        strange = ok & jnp.any(outside(ts, *tape.theta[:2]))
+        code = jnp.where(strange, int(Result.invalid_save_time), code).astype(code.dtype)
+    stats = Stats(
+        counts.steps, counts.rejected, counts.evaluations, counts.rows, counts.events,
+        counts.touches,
+    )  # fmt: skip
+    units = None if system.units is None else tuple(sorted(system.units.items()))
+    return Solution(
+        t, y, reached, integral, integrals, final, code, stats, last, tape, outcome.pace, spec,
+        log_size, units, system.adapt_back,
+    )  # fmt: skip

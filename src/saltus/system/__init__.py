@@ -1,0 +1,1 @@
+"""What users write: systems, events, inputs, modes. No numerics."""

@@ -1,0 +1,291 @@
+"""What users write: instants, events, systems. Checks on construction, no numerics."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import equinox as eqx
+import numpy as np
+
+from ..base.text import picture
+from ..base.tracing import is_tracer
+from ..base.tracing_errors import UNTRACEABLE, noted, untraceable
+
+Direction = Literal["falling", "rising", "either"]
+DIRECTIONS = {"falling": -1, "rising": 1, "either": 0}
+
+
+class Instant(eqx.Module):
+    """Everything a model function may look at: time, states, discrete state, inputs.
+
+    `x` are the differential states, `z` the algebraic ones (in a start: the guess from which they
+    are solved) and `d` the discrete ones, which change only at events; all are any pytree, so
+    states have names. `dx` is x' in fully implicit systems. `u` holds the inputs' current values,
+    `member` the index of the member of an event family that fired, `mode` the mode of an
+    automaton: its name when a user writes a start, its integer inside model functions.
+    """
+
+    t: Any
+    x: Any
+    z: Any = None
+    d: Any = None
+    u: Any = None
+    member: Any = None
+    mode: Any = None
+    dx: Any = None
+
+    def __repr__(self) -> str:
+        fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]
+        shown = ", ".join(f"{k}={_values(v)}" for k, v in fields if v is not None)
+        return f"Instant({shown})"
+
+    def replace(self, **changes: Any) -> Instant:
+        """The same instant with some fields changed."""
+        unknown = set(changes) - {f.name for f in dataclasses.fields(self)}
+        if unknown:
+            raise TypeError(
+                f"Instant has no field {', '.join(sorted(unknown))}. Its fields are t, x, z, d, "
+                "mode: write now.replace(x=...)."
+            )
+        return dataclasses.replace(self, **changes)
+
+
+def _values(tree: Any) -> str:
+    """A pytree with its numbers written out where they are known and few."""
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{k!r}: {_values(v)}" for k, v in tree.items()) + "}"
+    if isinstance(tree, tuple | list):
+        inner = ", ".join(map(_values, tree))
+        return f"({inner})" if isinstance(tree, tuple) else f"[{inner}]"
+    dtype = getattr(tree, "dtype", None)
+    if dtype is None or is_tracer(tree) or np.size(tree) > 8:
+        return eqx.tree_pformat(tree)
+    if not (np.issubdtype(dtype, np.number) or np.issubdtype(dtype, np.bool_)):
+        return eqx.tree_pformat(tree)
+    return np.array2string(np.asarray(tree), precision=8, separator=", ")
+
+
+# what messages that are complete contain
+SAID = re.compile(r"There, now\.|Model functions are called|while the model is translated")
+WRONG_ARITY = re.compile(r"takes .*positional argument|missing \d+ required positional")
+
+
+def called(owner: str, fn: Callable, now: Any, p: Any) -> Any:
+    """`fn(now, p)`; what goes wrong in it is reported with the function's own name."""
+    try:
+        return fn(now, p)
+    except UNTRACEABLE as error:
+        raise untraceable(owner, error) from error
+    except (KeyError, AttributeError) as error:
+        what = f"it reads {error}, which is not there" if isinstance(error, KeyError) else error
+        raise ValueError(f"{owner}: {what}. {_names(now, p)}") from error
+    except Exception as error:
+        text = str(error) if isinstance(error, TypeError) and not SAID.search(str(error)) else ""
+        if WRONG_ARITY.search(text):
+            raise TypeError(
+                f"{owner}: {error}. Model functions are called with (now, p): write "
+                "lambda now, p: ..., also where p is not used."
+            ) from error
+        if "'NoneType' object" in text:
+            raise TypeError(f"{owner}: {error}. {_names(now, p)}") from error
+        noted(owner, error)
+        raise
+
+
+def _names(now: Any, p: Any) -> str:
+    names = getattr(now, "shown", ("x", "z", "d", "u", "dx"))
+    fields = [(k, getattr(now, k)) for k in names]
+    shown = [f"now.{k} is {picture(v)}" for k, v in fields if v is not None or k in "xz"]
+    return f"There, {', '.join(shown)}, and p is {picture(p)}."
+
+
+def _callable(owner: str, field: str, value: Any, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if not callable(value):
+        raise TypeError(
+            f"{owner}: {field} is {value!r}, expected a function (now, p) -> value. "
+            f"Write {field}=lambda now, p: ..."
+        )
+
+
+def _name(kind: str, name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise TypeError(
+            f"{kind}: the name is {name!r}, expected a non-empty string. "
+            f'Write {kind}("bounce", ...), the name first.'
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Event:
+    """Something that happens when `guard(now, p)` crosses zero.
+
+    `direction` is the direction of the crossing along increasing time. `reset(now, p)` gives the
+    instant just after (`now.replace(x=...)`); without one the event only logs. A guard may return
+    an array: a family of events, whose reset reads the member that fired as `now.member`.
+    `active(now, p) -> bool` puts the guard in force only while it is true. A guard that comes into
+    force when already beyond zero fires if `when="level"`, and waits for a crossing if `"edge"`.
+    `"contact"` is for a guard that must not go beyond zero, as the gap between two bodies: it also
+    fires where it comes into force a rounding error beyond zero, or where its own reset has
+    stopped it and another reset of the same instant pushes it on.
+
+    `active` may depend on modes, discrete states and parameters only: it is looked at where the
+    solve starts and after every event.
+
+    `zeno` says how to go on where the events accumulate at one time, or where the state rests on
+    the guard: a reset like `reset`, or the name of a mode. Without it the solve stops there.
+
+    `undo(now, p)` is the inverse of `reset`, the instant just before as a function of the one just
+    after: with it, solves that run backward in time undo the event.
+    """
+
+    name: str
+    guard: Callable
+    reset: Callable | None = None
+    direction: Direction = "falling"
+    terminal: bool = False
+    when: Literal["edge", "level", "contact"] = "edge"
+    active: Callable | None = None
+    zeno: Callable | str | None = None
+    undo: Callable | None = None
+    came: Callable | None = dataclasses.field(default=None, repr=False)  # where it leads to
+    possible: Callable | None = dataclasses.field(default=None, repr=False)  # see reversal.py
+
+    def __post_init__(self):
+        _name("Event", self.name)
+        owner = f'event "{self.name}"'
+        _callable(owner, "guard", self.guard)
+        _callable(owner, "reset", self.reset, optional=True)
+        _callable(owner, "active", self.active, optional=True)
+        _callable(owner, "undo", self.undo, optional=True)
+        if not isinstance(self.zeno, str):
+            _callable(owner, "zeno", self.zeno, optional=True)
+        if self.direction not in DIRECTIONS:
+            raise ValueError(
+                f"{owner}: direction is {self.direction!r}, expected one of 'falling', 'rising', "
+                "'either'. Write direction=\"rising\"."
+            )
+        if self.when not in ("edge", "level", "contact"):
+            raise ValueError(
+                f"{owner}: when is {self.when!r}, expected 'edge', 'level' or 'contact'. Write "
+                'when="edge".'
+            )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ticks:
+    """Times `offset + k * period`, counted with an integer so that they never drift."""
+
+    period: Any
+    offset: Any = 0.0
+
+
+def every(period: Any, offset: Any = 0.0) -> Ticks:
+    """The times `offset + k * period` strictly after the start, for `TimeEvent`.
+
+    Both may be numbers or functions `(now, p) -> value`, evaluated at the start of the solve.
+    """
+    if not callable(period) and not is_tracer(period):
+        length: Any = np.asarray(period)
+        if not np.all((length > 0) & np.isfinite(length)):
+            raise ValueError(f"every: the period is {period}, expected a positive number.")
+    return Ticks(period, offset)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimeEvent:
+    """Something that happens at a time known ahead.
+
+    `next_time(now, p)` is evaluated at the start and after every jump; a time that is not ahead of
+    `now.t` (or is infinite) means none is pending. The time is hit exactly, and is differentiable
+    in `p` and in the state at which it was computed. Or write `next_time=every(period, offset)`.
+    """
+
+    name: str
+    next_time: Callable | Ticks
+    reset: Callable | None = None
+    terminal: bool = False
+
+    def __post_init__(self):
+        _name("TimeEvent", self.name)
+        owner = f'time event "{self.name}"'
+        if not isinstance(self.next_time, Ticks):
+            _callable(owner, "next_time", self.next_time)
+        _callable(owner, "reset", self.reset, optional=True)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HybridSystem:
+    """A system that flows and jumps. Every model function is `(now, p) -> value`.
+
+    `flow` gives `x'` with the structure of `x`; `rate` gives the integrands of running costs;
+    `output` what is saved (the state `x` if absent); `inputs(p)` a pytree of signals (`Steps`,
+    `Ramps`) whose current values model functions read as `now.u`. `units` maps names to units for
+    tables and plots.
+
+    `constraint` gives residuals `0 = g(now, p)`, any pytree with as many numbers as `z`; the names
+    of its leaves are the names of the equations. `index` is 1 (g can be solved for z) or 2
+    (Hessenberg: g does not depend on z, its time derivative can be solved for z), one for all
+    equations or a pytree like g; without it, equations that depend on z have index 1, the others
+    2. `sparsity` says how the Jacobian of large systems is treated: "detect", "dense", or a boolean
+    matrix.
+
+    `invariant` gives numbers that the flow keeps at zero (a length, an energy, a norm), any pytree.
+    They are checked at the start, after every reset and at the end, and every step ends with a
+    projection onto them, so that they do not drift.
+    """
+
+    flow: Callable
+    constraint: Callable | None = None
+    events: tuple = ()
+    rate: Callable | None = None
+    output: Callable | None = None
+    inputs: Any = None
+    units: dict | None = None
+    index: Any = None
+    sparsity: Any = None
+    invariant: Callable | None = None
+    modes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    pinned: Callable | None = dataclasses.field(default=None, repr=False)
+    adapt_start: Callable | None = dataclasses.field(default=None, repr=False)
+    adapt_back: Callable | None = dataclasses.field(default=None, repr=False)
+    check_start: Callable | None = dataclasses.field(default=None, repr=False)
+    projection: Callable | None = dataclasses.field(default=None, repr=False)
+    forward_only: str | None = dataclasses.field(default=None, repr=False)  # why, if so
+
+    def __post_init__(self):
+        _callable("HybridSystem", "flow", self.flow)
+        _callable("HybridSystem", "constraint", self.constraint, optional=True)
+        _callable("HybridSystem", "rate", self.rate, optional=True)
+        _callable("HybridSystem", "output", self.output, optional=True)
+        _callable("HybridSystem", "invariant", self.invariant, optional=True)
+        events = (self.events,) if isinstance(self.events, Event | TimeEvent) else self.events
+        if not isinstance(events, Iterable):
+            raise TypeError(
+                f"HybridSystem: events is {events!r}, expected a list of Event and TimeEvent. "
+                "Write events=[saltus.Event(...)]."
+            )
+        events = tuple(events)
+        for e in events:
+            if not isinstance(e, Event | TimeEvent):
+                raise TypeError(
+                    f"HybridSystem: events contains {e!r}, expected Event or TimeEvent objects. "
+                    'Write events=[saltus.Event("name", guard=..., reset=...)].'
+                )
+        names = [e.name for e in events]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ValueError(
+                f'HybridSystem: two events are called "{twice[0]}". Names are how the event log is '
+                "read: give each event its own."
+            )
+        object.__setattr__(self, "events", events)
+
+
+def from_function(f: Callable) -> Callable:
+    """A flow from a plain right-hand side `f(t, x, p)`."""
+    return lambda now, p: f(now.t, now.x, p)

@@ -1,0 +1,95 @@
+"""Other ways to write a model, each lowered onto `HybridSystem`: no second engine.
+
+Here: fully implicit equations, resets given by equations, memory of the last event. Mass matrices
+are in mass_matrices.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import split
+from ..base.text import picture
+from .hybrid import Event, HybridSystem, Instant, TimeEvent, called
+from .views import View, count
+
+
+class Implicit(NamedTuple):
+    """The algebraic states of a fully implicit system: x' and the user's own."""
+
+    dx: Any
+    z: Any
+
+
+def fully_implicit(
+    residual: Callable,
+    *,
+    events: Sequence[Event | TimeEvent] = (),
+    rate: Callable | None = None,
+    output: Callable | None = None,
+    inputs: Any = None,
+    units: dict | None = None,
+    index: Any = None,
+) -> HybridSystem:
+    r"""A system $0 = F(x', x, z, d, p, t)$: `residual(now, p)` reads x' as `now.dx`.
+
+    It returns any pytree with as many numbers as x and z together. All other functions may read
+    `now.dx` as well. A start is `Instant(t, x, z=..., dx=...)`, where `z` and `dx` are guesses
+    (`dx`: zeros, if left out). Lowered to $x' = w$, $0 = F(w, x, z, \dots)$, which has index 1
+    where $[F_{x'} \; F_z]$ is regular.
+    """
+    if not callable(residual):
+        raise TypeError(
+            f"fully_implicit: the residual is {residual!r}, expected a function of (now, p) that "
+            "reads now.dx. Write fully_implicit(lambda now, p: now.dx + now.x)."
+        )
+
+    def constraint(now: Instant, p: Any) -> Any:
+        now = _implicit_seen(now)
+        value = called("residual", residual, now, p)
+        got, slopes, states = count(value), count(now.dx), count(now.z)
+        if got != slopes + states:
+            raise ValueError(
+                f"fully_implicit: the residual returned {got} numbers, {picture(value)}, but there "
+                f"are {slopes} in x' and {states} in z. Return one equation for each of them."
+            )
+        return value
+
+    view = View(lambda now, p: _implicit_seen(now), _implicit_held)
+    return HybridSystem(
+        flow=lambda now, p: now.z.dx,
+        constraint=constraint,
+        events=view.events(events),
+        rate=view.function("rate", rate),
+        output=view.function("output", output),
+        inputs=inputs,
+        units=units,
+        index=index,
+        adapt_start=lambda now, p: _implicit_start(now),
+        adapt_back=_implicit_seen,
+    )
+
+
+def _implicit_seen(now: Instant) -> Instant:
+    return now.replace(dx=now.z.dx, z=now.z.z)
+
+
+def _implicit_held(now: Instant) -> Instant:
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (now.x, now.dx)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"fully_implicit: dx is {picture(now.dx)}, but x is {picture(now.x)}. Give dx, the "
+            "guess of x', the fields of x, or leave it as it is."
+        )
+    return now.replace(dx=None, z=Implicit(now.dx, now.z))
+
+
+def _implicit_start(start: Instant) -> Instant:
+    if start.dx is None:
+        shape, floats, _ = split(start.x, floats_only=True)
+        start = start.replace(dx=shape.join([jnp.zeros_like(v) for v in floats], ()))
+    return _implicit_held(start)

@@ -1,0 +1,300 @@
+"""Named modes with exits, written as one `HybridSystem`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.text import picture
+from .hybrid import Direction, Event, HybridSystem, Instant, TimeEvent, called
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exit:
+    """Leave a mode for the mode `to` when `guard(now, p)` crosses zero.
+
+    `reset(now, p)` may change states on the way. With `when="level"` (the default) an exit whose
+    guard is already beyond zero when the mode is entered is taken at once; with `"edge"` it waits
+    for a crossing. Backward in time exits are undone; one with a reset needs its inverse for that,
+    `undo(now, p)`.
+    """
+
+    guard: Callable
+    to: str
+    reset: Callable | None = None
+    direction: Direction = "falling"
+    name: str | None = None
+    when: Literal["edge", "level"] = "level"
+    undo: Callable | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mode:
+    """A mode: its flow (states it leaves out stand still), its exits, its running cost.
+
+    `constraint` gives equations `0 = g(now, p)`, one for each entry of z and under its name; an
+    entry of a dict that it leaves out is pinned, `0 = z_i`. An equation has the same index in all
+    modes that have it.
+    """
+
+    flow: Callable
+    constraint: Callable | None = None
+    exits: Sequence[Exit] = ()
+    rate: Callable | None = None
+
+
+def automaton(
+    modes: Mapping[str, Mode],
+    *,
+    events: Sequence[Event | TimeEvent] = (),
+    rate: Callable | None = None,
+    output: Callable | None = None,
+    inputs: Any = None,
+    units: dict | None = None,
+    index: Any = None,
+) -> HybridSystem:
+    """A system of named modes. Start it with `Instant(..., mode="name")`.
+
+    Model functions read the current mode as the integer `now.mode`. `events` hold in all modes;
+    `rate` too, unless the modes have their own. `index` of the constraints: as in `HybridSystem`.
+    """
+    names = tuple(modes)
+    _check(modes)
+    exits = [_exit(names, name, e) for name, mode in modes.items() for e in mode.exits]
+    taken: dict[str, int] = {}
+    for k, event in enumerate(exits):
+        taken[event.name] = taken.get(event.name, 0) + 1
+        if taken[event.name] > 1:
+            exits[k] = dataclasses.replace(event, name=f"{event.name} ({taken[event.name]})")
+    if any(m.rate is not None for m in modes.values()):
+        if rate is not None:
+            raise ValueError("automaton: give rate= for all modes or in the modes, not both.")
+        rate = _rates([m.rate for m in modes.values()])
+    rules = {name: m.constraint for name, m in modes.items()}
+    constrained = any(rule is not None for rule in rules.values())
+    return HybridSystem(
+        flow=_flows({name: m.flow for name, m in modes.items()}),
+        constraint=_constraints(rules) if constrained else None,
+        pinned=_pins(rules) if constrained else None,
+        index=index,
+        events=(*exits, *events),
+        rate=rate,
+        output=output,
+        inputs=inputs,
+        units=units,
+        modes=names,
+    )
+
+
+def _check(modes: Mapping[str, Mode]) -> None:
+    if not modes:
+        raise ValueError('automaton: no modes. Write automaton({"on": Mode(flow=...), ...}).')
+    for name, mode in modes.items():
+        if not isinstance(mode, Mode):
+            raise TypeError(
+                f'automaton: mode "{name}" is {mode!r}, expected a Mode. '
+                f'Write {{"{name}": Mode(flow=..., exits=[Exit(guard, to="...")])}}.'
+            )
+        if not callable(mode.flow):
+            raise TypeError(
+                f'automaton: the flow of mode "{name}" is {mode.flow!r}, expected a function '
+                "(now, p) -> x'."
+            )
+        if mode.constraint is not None and not callable(mode.constraint):
+            raise TypeError(
+                f'automaton: the constraint of mode "{name}" is {mode.constraint!r}, expected a '
+                "function (now, p) -> equations. Write Mode(flow, constraint=..., exits=[...])."
+            )
+        if not isinstance(mode.exits, Sequence):
+            raise TypeError(
+                f'automaton: the exits of mode "{name}" are {mode.exits!r}, expected a list. '
+                'Write exits=[Exit(guard=..., to="...")].'
+            )
+        for e in mode.exits:
+            if not isinstance(e, Exit):
+                raise TypeError(
+                    f'automaton: an exit of mode "{name}" is {e!r}, expected an Exit. '
+                    'Write exits=[Exit(guard=..., to="...")].'
+                )
+            if e.to not in modes:
+                raise ValueError(
+                    f'automaton: mode "{name}" exits to "{e.to}", which is not one of '
+                    f'{list(modes)}. Write Exit(guard, to="{next(iter(modes))}").'
+                )
+
+
+def gate(now: Instant, p: Any, k: int) -> tuple[Instant, Any]:
+    """The same values, but without derivatives where mode `k` is not the current one.
+
+    A mode's flow may be singular elsewhere; this keeps 0 * inf out of reverse mode.
+    """
+    here = now.mode == k
+
+    def hold(v: Any) -> Any:
+        dtype = getattr(v, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+            return v
+        return jnp.where(here, v, jax.lax.stop_gradient(v))
+
+    return jax.tree.map(hold, (now, p))
+
+
+def _flows(flows: dict[str, Callable]) -> Callable:
+    def flow(now: Instant, p: Any) -> Any:
+        values = []
+        for k, (name, fn) in enumerate(flows.items()):
+            value = called(f'mode "{name}": flow', fn, *gate(now, p, k))
+            value = complete(now.x, value)
+            want, got = jax.tree.structure(now.x), jax.tree.structure(value)
+            shapes = zip(jax.tree.leaves(now.x), jax.tree.leaves(value), strict=False)
+            if got != want or any(jnp.shape(v) not in ((), jnp.shape(x)) for x, v in shapes):
+                raise ValueError(
+                    f'mode "{name}": the flow returned {picture(value)}, but x is '
+                    f"{picture(now.x)}. Return x' with the fields of x; entries of a dict that "
+                    "stand still may be left out."
+                )
+            values.append(value)
+        return _pick(now.mode, values)
+
+    return flow
+
+
+def complete(x: Any, dx: Any) -> Any:
+    """States that a mode does not mention stand still."""
+    if isinstance(x, dict) and isinstance(dx, dict) and set(dx) <= set(x):
+        return {k: dx[k] if k in dx else jax.tree.map(jnp.zeros_like, v) for k, v in x.items()}
+    return dx
+
+
+def _equations(name: str, rule: Callable | None, now: Instant, p: Any) -> Any:
+    return None if rule is None else called(f'mode "{name}": constraint', rule, now, p)
+
+
+def _constraints(rules: dict[str, Callable | None]) -> Callable:
+    """One constraint: in each mode its own equations, and `0 = z_i` for the rest."""
+
+    def constraint(now: Instant, p: Any) -> Any:
+        values = []
+        for k, (name, rule) in enumerate(rules.items()):
+            value = _equations(name, rule, *gate(now, p, k))
+            values.append(_pinned(name, now.z, value, now.z)[0])
+        return _pick(now.mode, values)
+
+    return constraint
+
+
+def _pins(rules: dict[str, Callable | None]) -> Callable:
+    """Which equations are `0 = z_i` in the current mode.
+
+    `rules` are the equations of each mode without these, and which those are.
+    """
+
+    def pinned(now: Instant, p: Any) -> Any:
+        values = []
+        for name, rule in rules.items():
+            value = jax.eval_shape(lambda name=name, rule=rule: _equations(name, rule, now, p))
+            values.append(_pinned(name, now.z, value, now.z)[1])
+        return _pick(now.mode, values)
+
+    def own(name: str, rule: Callable | None) -> Callable:
+        def equations(now: Instant, p: Any) -> tuple[Any, Any]:
+            nothing = jax.tree.map(jnp.zeros_like, now.z)
+            return _pinned(name, now.z, _equations(name, rule, now, p), nothing)
+
+        return equations
+
+    pinned.rules = {name: own(name, rule) for name, rule in rules.items()}  # type: ignore[attr-defined]
+    return pinned
+
+
+def _pinned(name: str, z: Any, value: Any, rest: Any) -> tuple[Any, Any]:
+    """A mode's equations with `rest` (the pins) filled in, and which those are."""
+    if not jax.tree.leaves(z):
+        raise ValueError(
+            f'mode "{name}": the modes have constraints, but the start has no z. Give a guess of '
+            "the algebraic states: Instant(..., z={...})."
+        )
+    if value is None:
+        return rest, jax.tree.map(lambda v: np.ones(jnp.shape(v), bool), z)
+    pins = jax.tree.map(lambda v: np.zeros(jnp.shape(v), bool), z)
+    if isinstance(z, dict) and isinstance(value, dict):
+        unknown = sorted(set(value) - set(z))
+        if unknown:
+            raise ValueError(
+                f'mode "{name}": the constraint returned an equation "{unknown[0]}", but z has '
+                f"{picture(z)}. Equations have the names of the entries of z: one for each that "
+                "the mode determines; the others are pinned to zero."
+            )
+        for k in set(z) - set(value):
+            pins[k] = jax.tree.map(lambda v: np.ones(jnp.shape(v), bool), z[k])
+        value = {k: value[k] if k in value else rest[k] for k in z}
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (z, value)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f'mode "{name}": the constraint returned {picture(value)}, but z is {picture(z)}. '
+            "Return equations with the fields of z; entries of a dict that the mode does not "
+            "determine may be left out, and are pinned to zero."
+        )
+    return value, pins
+
+
+def _rates(rates: list[Callable | None]) -> Callable:
+    def rate(now: Instant, p: Any) -> Any:
+        values = [
+            None if fn is None else called("rate", fn, *gate(now, p, k))
+            for k, fn in enumerate(rates)
+        ]
+        like = next(v for v in values if v is not None)
+        zero = jax.tree.map(jnp.zeros_like, like)
+        return _pick(now.mode, [zero if v is None else v for v in values])
+
+    return rate
+
+
+def _pick(mode: Any, values: list) -> Any:
+    structures = {jax.tree.structure(v) for v in values}
+    if len(structures) > 1:
+        shown = "; ".join(str(s) for s in structures)
+        raise ValueError(
+            f"automaton: the rates of the modes have different structures: {shown}. Return the "
+            "same fields in every mode."
+        )
+
+    def one(*leaves: Any) -> Any:
+        out = jnp.asarray(leaves[-1])
+        for k in range(len(leaves) - 2, -1, -1):
+            out = jnp.where(mode == k, leaves[k], out)
+        return out
+
+    return jax.tree.map(one, *values)
+
+
+def _exit(names: tuple[str, ...], name: str, e: Exit) -> Event:
+    k, target = names.index(name), names.index(e.to)
+
+    def guard(now: Instant, p: Any) -> Any:
+        return e.guard(*gate(now, p, k))
+
+    def reset(now: Instant, p: Any) -> Instant:
+        after = now if e.reset is None else e.reset(now, p)
+        return after.replace(mode=target) if isinstance(after, Instant) else after
+
+    def undo(now: Instant, p: Any) -> Instant:
+        before = now if e.undo is None else e.undo(now, p)
+        return before.replace(mode=k) if isinstance(before, Instant) else before
+
+    return Event(
+        name=e.name or f"{name} -> {e.to}",
+        guard=guard,
+        reset=reset,
+        direction=e.direction,
+        when=e.when,
+        active=lambda now, p: now.mode == k,
+        undo=undo if e.reset is None or e.undo is not None else None,
+        came=lambda now, p: now.mode == target,
+    )

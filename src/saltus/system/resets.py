@@ -1,0 +1,168 @@
+"""Resets given by equations, and resets that remember."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import aval, split, still
+from ..base.text import picture
+from ..base.tracing import trace
+from ..linalg.factor import factor, jacobian
+from ..linalg.newton import attach, newton
+from ..linalg.vectors import Layout
+from .hybrid import Instant
+from .views import count
+
+DERIVATIVES = 4  # how many derivatives the root of an implicit reset carries
+_solves: contextvars.ContextVar[list] = contextvars.ContextVar("solves")
+
+
+@contextlib.contextmanager
+def noting_solves() -> Iterator[list]:
+    """A list that is not empty afterwards if a reset that was traced inside solves equations."""
+    noted: list = []
+    token = _solves.set(noted)
+    try:
+        yield noted
+    finally:
+        _solves.reset(token)
+
+
+def implicit_reset(
+    residual: Callable,
+    *,
+    unknowns: Sequence[str] | None = None,
+    guess: Callable | None = None,
+) -> Callable:
+    r"""A reset that solves $0 = T(now^+, now^-, p)$: `residual(after, before, p)`.
+
+    There are as many equations as unknowns: `after.x`, or `after.x` and `after.z` together (told
+    apart by the number of equations; z is made consistent afterwards anyway, so that its places
+    may hold impulses here). `unknowns=("x", "d")` chooses otherwise; only the floats of d count.
+    Newton's method starts from the instant before, or from `guess(now, p)`, an instant whose other
+    fields are kept. Where it finds nothing the result is NaN, and the solve stops and says so.
+    """
+    for name, fn in (("residual", residual), ("guess", guess or residual)):
+        if not callable(fn):
+            raise TypeError(
+                f"implicit_reset: the {name} is {fn!r}, expected a function. Write "
+                "implicit_reset(lambda after, before, p: ..., guess=lambda now, p: ...)."
+            )
+    if isinstance(unknowns, str):
+        unknowns = (unknowns,)
+    wrong = set(unknowns or ()) - {"x", "z", "d", "dx"}
+    if wrong:
+        raise ValueError(
+            f"implicit_reset: {sorted(wrong)[0]!r} cannot be unknown; x, z, d and dx can. "
+            'Write unknowns=("x", "z").'
+        )
+
+    def reset(now: Instant, p: Any) -> Instant:
+        _solves.get([]).append(residual)
+        first = now if guess is None else guess(now, p)
+        if not isinstance(first, Instant):
+            raise TypeError(
+                f"implicit_reset: guess returned {picture(first)}, expected an Instant. "
+                "Write guess=lambda now, p: now.replace(x=...)."
+            )
+        names = _unknowns(unknowns, residual, first, now, p)
+        shape, floats, others = split({k: getattr(first, k) for k in names})
+        rest, rest_floats, rest_others = split((first, now, p))
+        n, m = len(floats), len(floats) + len(rest_floats)
+
+        def equations(*flat: Any) -> list:
+            after, before, parameters = rest.join(flat[n:m], flat[m:])
+            after = after.replace(**shape.join(flat[:n], others))
+            return jax.tree.leaves(residual(after, before, parameters))
+
+        given = (*rest_floats, *rest_others)
+        traced, closed = trace(equations, [aval(v) for v in (*floats, *given)])
+        unknown = Layout(tuple(jnp.shape(v) for v in floats))
+        rows = Layout(tuple(v.aval.shape for v in traced.jaxpr.outvars))
+
+        def of(root: Any, closed: Any, given: Any) -> Any:
+            return rows.pack(traced.call(*closed, *unknown.unpack(root), *given))
+
+        # Newton sees no derivatives, also of what the residual closes over; attach brings them in.
+        quiet = still((closed, given))
+        found = newton(lambda y: of(y, *quiet), still(unknown.pack(floats))).value
+        factors = factor(jacobian(lambda y: of(y, *quiet), found))
+        found = attach(lambda y: of(y, closed, given), found, factors, DERIVATIVES)
+        new = [
+            jnp.asarray(v).astype(jnp.result_type(old))
+            for v, old in zip(unknown.unpack(found), floats, strict=True)
+        ]
+        return first.replace(**shape.join(new, others))
+
+    return reset
+
+
+def _unknowns(
+    given: Sequence[str] | None, residual: Callable, first: Instant, now: Instant, p: Any
+) -> tuple[str, ...]:
+    """The fields that the equations are solved for; there have to be enough of them."""
+    value = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, residual(first, now, p)))
+    floats = {k: split(getattr(first, k))[1] for k in ("x", "z", "d", "dx")}
+    sizes = {k: sum(math.prod(v.shape) for v in leaves) for k, leaves in floats.items()}
+    for names in (("x",), ("x", "z")) if given is None else (tuple(given),):
+        if count(value) == sum(sizes[k] for k in names):
+            return names
+    shown = ", ".join(f"{k} has {v}" for k, v in sizes.items() if v)
+    raise ValueError(
+        f"implicit_reset: {count(value)} equations for the unknowns {given or 'x, or x and z'}, "
+        f"where {shown} numbers. Return as many equations as unknowns, or write "
+        'unknowns=("x", "d").'
+    )
+
+
+def remember(
+    reset: Callable | None = None, *, x: str | Sequence[str] = (), z: str | Sequence[str] = ()
+) -> Callable:
+    """A reset that also keeps entries of x and z in d, each under its name with a star.
+
+    `remember(x="u", z="s")` writes `d["u*"]` and `d["s*"]` at every event, for model functions to
+    read until the next one. With another `reset`, its outcome is what is kept (z as the reset
+    leaves it: before the event, unless the reset replaces it). Start with the entries in d:
+    `Instant(..., d={"u*": 0.0, "s*": 0.0})`.
+    """
+    wanted = {
+        "x": (x,) if isinstance(x, str) else tuple(x),
+        "z": (z,) if isinstance(z, str) else tuple(z),
+    }
+    if reset is not None and not callable(reset):
+        raise TypeError(
+            f"remember: the reset is {reset!r}, expected a function (now, p) -> Instant. Name "
+            'states with x= and z=: remember(x="u", z="s").'
+        )
+    if not any(wanted.values()):
+        raise ValueError('remember: nothing to remember. Write remember(x="u", z="s").')
+
+    def keep(now: Instant, p: Any) -> Any:
+        after = now if reset is None else reset(now, p)
+        if not isinstance(after, Instant):
+            return after
+        kept = {}
+        for field, names in wanted.items():
+            entries = getattr(after, field)
+            for name in names:
+                if not isinstance(entries, dict) or name not in entries:
+                    raise ValueError(
+                        f"remember: {field} is {picture(entries)}, without an entry {name!r}."
+                    )
+                kept[f"{name}*"] = entries[name]
+        missing = [k for k in kept if not isinstance(after.d, dict) or k not in after.d]
+        if missing:
+            raise ValueError(
+                f"remember: d is {picture(after.d)}, without an entry {missing[0]!r}. Start with "
+                f'Instant(..., d={{"{missing[0]}": 0.0, ...}}).'
+            )
+        return after.replace(d={**after.d, **kept})
+
+    return keep

@@ -1,0 +1,95 @@
+"""Events backward in time: those that can be undone are undone (M90).
+
+Going backward, an event has happened where the state it leads from, `b = undo(now)`, has a guard
+that is zero and moves in the event's direction along the flow at `b`. It is looked for among the
+states that it leads to, and puts `b` in their place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.tracing import is_tracer
+from .hybrid import DIRECTIONS, Event, HybridSystem, Instant
+
+_known: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def one_way(system: HybridSystem) -> bool:
+    """Whether solves forward and backward in time look for other events."""
+    return system.forward_only is not None or any(_undone(e) for e in system.events)
+
+
+def _undone(event: Any) -> bool:
+    return isinstance(event, Event) and (event.undo is not None or event.came is not None)
+
+
+def directed(system: Any, t0: Any, t1: Any) -> Any:
+    """The system as a solve from `t0` to `t1` looks at it.
+
+    Where these are not known, it is the one for time that goes forward (see
+    simulate/traced_checks.py). Any operation on numbers inside `jit` hides them: they are compared
+    as they were given.
+    """
+    if not isinstance(system, HybridSystem) or not one_way(system):
+        return system
+    t0, t1 = (jax.lax.stop_gradient(v) if is_tracer(v) else v for v in (t0, t1))
+    if is_tracer(t0) or is_tracer(t1) or not np.all(np.asarray(t1) < np.asarray(t0)):
+        return system
+    if system not in _known:
+        _known[system] = _reversed(system)
+    return _known[system]
+
+
+def _reversed(system: HybridSystem) -> HybridSystem:
+    why = system.forward_only
+    if why is None and system.constraint is not None:
+        why = "modes with constraints of their own are not left backward in time"
+    stuck = [e for e in system.events if isinstance(e, Event) and e.came and e.undo is None]
+    if why is None and stuck:
+        why = (
+            f'exit "{stuck[0].name}" has a reset, which is not known the other way round. Give its '
+            "inverse: Exit(..., undo=lambda now, p: now.replace(x=...))"
+        )
+    if why is not None:
+        raise ValueError(f"solve: t1 lies before the start, but {why}.")
+    events = tuple(_undoing(system.flow, e) if _undone(e) else e for e in system.events)
+    return dataclasses.replace(system, events=events)
+
+
+def _undoing(flow: Callable, event: Event) -> Event:
+    """The event as a solve backward in time sees it."""
+    undo: Callable = event.undo  # type: ignore[assignment]
+
+    def guard(now: Instant, p: Any) -> Any:
+        return event.guard(undo(now, p), p)
+
+    def active(now: Instant, p: Any) -> Any:
+        return event.active(undo(now, p), p)  # type: ignore[misc]
+
+    def possible(now: Instant, p: Any) -> Any:
+        b = undo(now, p)
+        time = jnp.asarray(b.t, jnp.float64)
+        along = (jnp.ones_like(time), _like(b.x, flow(b, p)))
+        value = lambda t, x: jnp.asarray(event.guard(b.replace(t=t, x=x), p))
+        slope = jax.jvp(value, (time, b.x), along)[1]
+        slope = slope if slope.ndim == 0 else slope.reshape(-1)[now.member]
+        direction = DIRECTIONS[event.direction]
+        return slope * direction > 0 if direction else slope != 0
+
+    in_force = event.came or (None if event.active is None else active)
+    return dataclasses.replace(
+        event, guard=guard, reset=undo, direction="either", when="edge", active=in_force,
+        zeno=None, undo=None, came=None, possible=possible,
+    )  # fmt: skip
+
+
+def _like(x: Any, dx: Any) -> Any:
+    return jax.tree.map(lambda v, d: jnp.broadcast_to(d, jnp.shape(v)).astype(v.dtype), x, dx)

@@ -1,0 +1,57 @@
+"""A system seen through another one's eyes: what adapters are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .hybrid import Event, Instant, Ticks, TimeEvent, called
+
+
+def count(tree: Any) -> int:
+    """How many numbers a pytree has."""
+    return sum(math.prod(jnp.shape(v)) for v in jax.tree.leaves(tree))
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """How the instant that a user sees and the one that is solved for are made of each other."""
+
+    seen: Callable[[Instant, Any], Any]
+    held: Callable[[Any], Instant]
+    kind: type = Instant  # of what is seen
+
+    def function(self, owner: str, fn: Any) -> Any:
+        """A model function on the instant that its user sees."""
+        return (lambda now, p: called(owner, fn, self.seen(now, p), p)) if callable(fn) else fn
+
+    def reset(self, owner: str, fn: Any) -> Any:
+        def reset(now: Instant, p: Any) -> Any:
+            after = called(owner, fn, self.seen(now, p), p)
+            return self.held(after) if isinstance(after, self.kind) else after
+
+        return None if fn is None else reset
+
+    def event(self, event: Any) -> Any:
+        owner = f'event "{getattr(event, "name", "")}"'
+        if isinstance(event, Event):
+            names = ("guard", "active")
+            new = {k: self.function(f"{owner}: {k}", getattr(event, k)) for k in names}
+            new["undo"] = self.reset(f"{owner}: undo", event.undo)
+        elif isinstance(event, TimeEvent):
+            own, when = lambda fn: self.function(f"{owner}: next_time", fn), event.next_time
+            ticks = isinstance(when, Ticks)
+            new = {"next_time": Ticks(own(when.period), own(when.offset)) if ticks else own(when)}
+        else:
+            return event  # HybridSystem says what is wrong with it
+        return dataclasses.replace(event, reset=self.reset(f"{owner}: reset", event.reset), **new)
+
+    def events(self, events: Any) -> Any:
+        if isinstance(events, Event | TimeEvent):
+            events = (events,)
+        return tuple(map(self.event, events)) if isinstance(events, Sequence) else events

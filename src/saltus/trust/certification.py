@@ -1,0 +1,258 @@
+"""The certificate of a loss: its gradient, the solutions behind it, and how far it reaches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.losses import of_numbers, scalar, uncompiled, unless_nan
+from ..base.pickling import LeftBehind, Portable
+from ..base.tracing import is_traced
+from ..solution.solution import Solution
+from ..solver.context import gathering
+from .certificate import Certificate, certificate, radius
+from .differences import Differences, OneSided, checked, one_sided
+from .margins import INF, measure
+from .one_sided import Around, Bend, around
+from .text import short
+from .verdict import VERDICTS
+
+
+class Reach(NamedTuple):
+    """How far parameters may move along a direction, in multiples of it."""
+
+    events: Any  # until the sequence of events changes
+    saves: Any  # until an event passes a save time, either way
+
+
+class LossCertificate(Portable, eqx.Module):
+    """Can the gradient of a loss be trusted, and how far does it reach?"""
+
+    value: Any
+    gradient: Any
+    level: Any
+    certificates: tuple[Certificate, ...]
+    dot: Any  # the relative difference of forward and reverse derivative of the loss
+    differences: Differences | None
+    sides: OneSided | None  # derivatives along the gradient from both sides; not inside `jit`
+    p: Any = eqx.field(repr=False)
+    loss: Callable = eqx.field(static=True, repr=False)
+    bends: tuple[Bend, ...] = eqx.field(static=True, default=())  # where both sides differ
+
+    @property
+    def verdict(self) -> str:
+        """TRUSTED, DEGRADED or UNTRUSTED."""
+        return VERDICTS[int(np.max(np.asarray(self.level)))]
+
+    @property
+    def trusted(self) -> bool:
+        return self.verdict == "TRUSTED"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not TRUSTED, the worst first."""
+        found = []
+        finite = np.all([np.all(np.isfinite(v)) for v in jax.tree.leaves(self.gradient)])
+        if not np.isfinite(self.value):
+            found.append(NO_VALUE)
+        elif not finite:
+            found.append("the gradient is not finite")
+        elif not float(self.dot) <= DOT:
+            found.append("forward and reverse derivative of the loss disagree")
+        if self.differences is not None and self.differences.disagree:
+            found.append("finite differences disagree with the gradient")
+        if self.differences is not None and not self.differences.valid:
+            found.append("finite differences change the sequence of events at every step")
+        ordered = sorted(self.certificates, key=lambda c: -int(c.level))
+        explained = bool(found) or any(int(c.level) == 2 for c in ordered)
+        if self.bends and not explained:
+            found.append(ONE_SIDE if all(b.undefined for b in self.bends) else BENDS)
+        return tuple(dict.fromkeys([*found, *(r for c in ordered for r in c.reasons)]))
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """The sequence of events of all solutions."""
+        return tuple(name for c in self.certificates for name in c.signature)
+
+    def trust_radius(self, direction: Any) -> Any:
+        """How far p may move along `direction` before the sequence of events changes.
+
+        In multiples of `direction`, to first order (M74).
+        """
+        return self.reach(direction).events
+
+    def reach(self, direction: Any) -> Reach:
+        """The same, and until an event that changes something passes a save time."""
+        return _reach(self.loss, self.p, _like(self.p, direction, "trust_radius"))
+
+    def one_sided(self, direction: Any) -> OneSided:
+        """The derivatives of the loss along `direction` from either side.
+
+        At a kink (simultaneous events that do not commute, an event at a saved time) they differ,
+        and no gradient exists."""
+        return one_sided(self.loss, self.p, _like(self.p, direction, "one_sided"))
+
+    def __repr__(self) -> str:
+        if is_traced((self.level, self.value)):
+            return "LossCertificate, traced: print it outside of jit."
+        head = f"{self.verdict}" + (f" ({self.reasons[0]})" if self.reasons else "")
+        lines = [
+            f"Gradient: {head}",
+            f"  loss {float(self.value):.10g}, forward and reverse derivative differ by "
+            f"{short(self.dot)}",
+        ]
+        if self.differences is not None:
+            lines.append(f"  {self.differences}")
+        lines += [f"  {bend}" for bend in self.bends[:MOST]]
+        lines += self._range()
+        return "\n".join([*lines, *map(repr, self.certificates)])
+
+    def _range(self) -> list[str]:
+        """How far the gradient reaches along itself, relative to the parameters."""
+        down = _downhill(self.p, self.gradient)
+        if down is None or isinstance(self.loss, LeftBehind):
+            return []
+        found = self.reach(down)
+        lines = []
+        if np.isfinite(found.events):
+            lines.append(
+                f"  along the gradient p may change by {100 * float(found.events):.3g} % before "
+                "the sequence of events changes"
+            )
+        if np.isfinite(found.saves):
+            near = ": the loss is about to jump or bend there" if found.saves < 1e-3 else ""
+            lines.append(
+                f"  and by {100 * float(found.saves):.3g} % before an event passes a save "
+                f"time{near}"
+            )
+        return lines
+
+
+DOT = 1e-8
+MOST = 5  # bends that are listed
+NO_VALUE = (
+    "the loss is not a finite number: an event or a value that it reads may not exist, or a solve "
+    "may have failed (throw=False)"
+)
+BENDS = "derivatives from both sides differ: the loss jumps or bends here"
+ONE_SIDE = "the loss exists on one side only: this is the boundary of what p may be"
+
+
+def certify(loss: Callable[[Any], Any], p: Any, *, differences: bool = False) -> LossCertificate:
+    """The value and gradient of `loss(p)`, and whether they can be trusted.
+
+    `loss` calls `solve`, once or more often, and returns a number. `differences=True` also checks
+    the gradient by finite differences, with steps within which the sequence of events stays. Pass
+    the plain function, not one wrapped in `jax.jit`; the call of `certify` itself may be jitted.
+    """
+    plain, p = of_numbers(uncompiled(loss), p, "certify")
+    (value, sols), gradient = jax.value_and_grad(functools.partial(_watched, plain), has_aux=True)(
+        p
+    )
+    gradient = unless_nan(value, gradient)
+    certificates = tuple(certificate(s) for s in sols)
+    dot = _dot(plain, p, gradient)
+    finite = jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(gradient)]).all()
+    levels: list[Any] = [jnp.max(c.level) for c in certificates]
+    levels.append(jnp.where(finite & (dot <= DOT), 0, 2))
+    seen = _around(plain, p, value, gradient, certificates)
+    levels.append(seen.level)
+    check = None
+    if differences:
+        check = checked(plain, p, gradient)
+        levels.append(2 if check.disagree else 0 if check.valid else 1)
+    level = jnp.max(jnp.stack([jnp.asarray(v, jnp.int32) for v in levels]))
+    return LossCertificate(
+        value, gradient, level, certificates, dot, check, seen.sides, p, plain, seen.bends
+    )
+
+
+def _around(
+    loss: Callable, p: Any, value: Any, gradient: Any, certificates: Sequence[Certificate]
+) -> Around:
+    """Both sides of p: kinks of resets, outputs and the loss itself."""
+    traced = is_traced((value, gradient))
+    numbers = [value, *jax.tree.leaves(gradient)]
+    if not traced and not all(np.all(np.isfinite(v)) for v in numbers):
+        return Around(2, None, ())
+    rtol = jnp.max(jnp.stack([jnp.max(c.solution.tolerance[0]) for c in certificates]))
+    return around(loss, p, value, gradient, rtol, traced)
+
+
+def _watched(loss: Callable, p: Any) -> tuple[Any, tuple[Solution, ...]]:
+    """The loss, and the solutions that it made."""
+    with gathering() as sols:
+        value = scalar(loss(p), "certify")
+    if sols.inner:
+        raise ValueError(
+            "certify: a solve happens inside jax.vmap, jax.jit or a loop of JAX, where nobody can "
+            "look at it. Pass a loss without that; of a batch, certify one member at a time: "
+            "[saltus.certify(loss_of_one, q) for q in ...]."
+        )
+    if not sols:
+        raise ValueError(
+            "certify: the loss did not call saltus.solve, or calls it inside a function that was "
+            "compiled before. Pass a loss whose solves are not inside jax.jit."
+        )
+    return value, tuple(sols)
+
+
+def _dot(loss: Callable, p: Any, gradient: Any) -> Any:
+    """A directional derivative, forward and from the gradient."""
+    leaves, treedef = jax.tree.flatten(p)
+    keys = jax.random.split(jax.random.key(3), max(len(leaves), 1))
+    steps = [
+        jax.random.normal(k, jnp.shape(v)) * (jnp.abs(v) + 1e-3 * (v == 0))
+        for k, v in zip(keys, leaves, strict=False)
+    ]
+    forward = jax.jvp(lambda q: loss(q), (p,), (jax.tree.unflatten(treedef, steps),))[1]
+    terms = [g * v for g, v in zip(jax.tree.leaves(gradient), steps, strict=True)]
+    backward = sum(jnp.sum(v) for v in terms)
+    size = sum(jnp.sum(jnp.abs(v)) for v in terms)
+    off = jnp.abs(forward - backward)
+    return jnp.where(off == 0, 0.0, off / jnp.maximum(size, 1e-300))
+
+
+def _reach(loss: Callable, p: Any, direction: Any) -> Reach:
+    def run(q: Any) -> tuple:
+        found = [measure(s) for s in _watched(loss, q)[1]]
+        return [m.margins for m in found], [m.saves for m in found]
+
+    (now, saves), (change, moved) = jax.jvp(run, (p,), (direction,))
+    events = [radius(a, b) for a, b in zip(now, change, strict=True)]
+    times = [
+        jnp.min(jnp.abs(jnp.where(b != 0, a / jnp.where(b != 0, b, 1.0), INF)), initial=INF)
+        for a, b in zip(saves, moved, strict=True)
+    ]
+    least = functools.partial(functools.reduce, jnp.minimum)
+    return Reach(least(events), least(times))
+
+
+def _like(p: Any, direction: Any, owner: str) -> Any:
+    """A direction with the leaves of p."""
+    if jax.tree.structure(direction) != jax.tree.structure(p):
+        raise ValueError(
+            f"{owner}: the direction is {jax.tree.structure(direction)}, expected a pytree like "
+            f"p: {jax.tree.structure(p)}."
+        )
+    return jax.tree.map(lambda d, v: jnp.asarray(d, jnp.result_type(v)), direction, p)
+
+
+def _downhill(p: Any, gradient: Any) -> Any:
+    """Minus the gradient in relative parameters, of length one; none where it vanishes."""
+    step = jax.tree.map(lambda v, g: -g * v * v, p, gradient)
+    largest = max(
+        (float(np.max(np.abs(s / np.where(v == 0, np.inf, v)))) for s, v in zip(
+            map(np.asarray, jax.tree.leaves(step)), map(np.asarray, jax.tree.leaves(p)), strict=True
+        )),
+        default=0.0,
+    )  # fmt: skip
+    if not np.isfinite(largest) or largest == 0:
+        return None
+    return jax.tree.map(lambda s: s / largest, step)

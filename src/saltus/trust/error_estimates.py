@@ -1,0 +1,73 @@
+"""How good is this gradient? An estimate of the error of a value and of its gradient.
+
+Each step is perturbed by `eps` times its own local error, as two half steps see it. The derivative
+of a loss in `eps` is then the error that all steps together make in it, and the derivative of its
+gradient is the error of the gradient (M47). On stiff problems that can be far larger than the error
+of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.losses import of_numbers, scalar, uncompiled, unless_nan
+from ..solver.context import _Probe, _probing
+
+
+class Estimate(eqx.Module):
+    """A value and its gradient, with estimates of the error of each.
+
+    The errors are what is missing: `value + value_error` estimates the value of the exact solution.
+    """
+
+    value: Any
+    gradient: Any
+    value_error: Any
+    gradient_error: Any
+
+    def __repr__(self) -> str:
+        lines = [f"value {float(self.value):.10g}, error about {float(self.value_error):.1e}"]
+        leaves = jax.tree_util.tree_flatten_with_path(self.gradient)[0]
+        errors = jax.tree.leaves(self.gradient_error)
+        for (path, g), e in zip(leaves, errors, strict=True):
+            name = jax.tree_util.keystr(path).strip(".[]'\"") or "parameter"
+            size = np.max(np.abs(np.asarray(e)))
+            worst = np.max(np.abs(np.asarray(g)))
+            lines.append(f"d/d {name}: size {worst:.6g}, error about {size:.1e}")
+        return "\n".join(lines)
+
+
+def error_estimate(loss: Callable[[Any], Any], p: Any) -> Estimate:
+    """The value and the gradient of `loss(p)`, and estimates of their discretisation errors.
+
+    `loss` calls `solve` and returns a number. Errors are exact minus computed: adding them improves
+    the result. The estimate is for the steps that were taken; it assumes that they are small enough
+    for the method to show its order, and that the flow is smooth: of kinks hidden in it, `certify`
+    knows. It costs several gradients.
+    Pass the plain function, not one wrapped in `jax.jit`; jit the call of `error_estimate` instead.
+    """
+    plain, p = of_numbers(uncompiled(loss), p, "error_estimate")
+    seen: list[_Probe] = []
+
+    def perturbed(eps: Any) -> tuple:
+        def value(p: Any) -> Any:
+            with _probing(eps) as probe:
+                seen.append(probe)
+                return scalar(plain(p))
+
+        return jax.value_and_grad(value)(p)
+
+    zero = jnp.zeros(())
+    (value, gradient), (dv, dg) = jax.jvp(perturbed, (zero,), (jnp.ones(()),))
+    if not any(probe.used for probe in seen):
+        raise ValueError(
+            "error_estimate: the loss did not call saltus.solve, or calls it inside a function "
+            "that was compiled before. Pass a loss whose solves are not inside jax.jit."
+        )
+    return Estimate(value, unless_nan(value, gradient), dv, unless_nan(value, dg))

@@ -1,0 +1,269 @@
+"""How small changes grow along a solution, and whether both kinds of sweep agree."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves, still
+from ..model.model import Model
+from ..model.projection import along, condition
+from ..solution.solution import Solution
+from ..solution.tape import Tape
+from ..sweep.primitives import Recorded, replay
+
+CANCELLED = 1e-5  # of terms that may cancel
+FORGOTTEN = 0.1  # tangents that have decayed to less at the end need digits of this part only
+LARGE = 64  # algebraic numbers beyond which their equations are not looked at row by row
+
+
+class Growth(NamedTuple):
+    """How an error in the state at the start grows, in units of the tolerances."""
+
+    rows: Any  # up to the start of each row
+    dot: Any  # the relative difference of tangent and adjoint sweep
+    moves: Any  # whether the time of a row depends on the start or on parameters
+    planned: Any  # from the end to a planned time that does, at least
+    shift: Any  # the relative change of derivatives when all states change by their tolerances
+    off: Any  # how far the states of each row are off, by the local errors of all steps before it
+    late: Any  # how far its time is
+    tangents: Any  # of p and of the rows, three side by side
+
+
+def remade(sol: Solution, p: Leaves, s0: Leaves, probe: Any = None) -> tuple[list, list]:
+    """The recorded states as functions of the parameters and of the first state.
+
+    With `probe` = 1 the steps have their local errors added (M47)."""
+    tape, model = sol.tape, sol.spec.model
+    recorded = Recorded(
+        (tape.tau, *tape.w),
+        (tape.h, tape.kind, *tape.member, *tape.i, *tape.z, *tape.aux),
+        (tape.n, tape.backward, *tape.iota),
+        (tape.end.tau, *tape.end.w),
+    )
+    theta = still(tape.theta)
+    theta = (*theta[:2], *p, *theta[2 + model.n_p[0] :])
+    if probe is not None:
+        n = model.n_theta
+        theta = (*theta[: n - 1], probe, *theta[n:])
+    rows, ends, _ = replay(sol.spec, recorded, theta, s0)
+    return rows, ends
+
+
+def parameters(sol: Solution) -> Leaves:
+    """The float leaves of p."""
+    return still(sol.tape.theta[2 : 2 + sol.spec.model.n_p[0]])
+
+
+def first_state(tape: Tape) -> Leaves:
+    return still((tape.tau[0], *(v[0] for v in tape.w)))
+
+
+def _scales(sol: Solution, w: Leaves) -> list:
+    rtol, atol = sol.tolerance
+    return [a + rtol * jnp.abs(v) for v, a in zip(w, atol, strict=False)]
+
+
+def _directions(sol: Solution) -> tuple[Leaves, Leaves, Leaves]:
+    """Three columns of (dp, dtau, dw): two of the state, one of everything."""
+    model, s0 = sol.spec.model, first_state(sol.tape)
+    keys = jax.random.split(jax.random.key(0), 4)
+    sizes = _scales(sol, s0[1 : 1 + model.nx])
+
+    def column(key: Any, with_p: bool) -> tuple[Leaves, Leaves]:
+        p = parameters(sol)
+        own = jax.random.split(key, model.nx + len(p))
+        dw = [
+            s * jax.random.normal(k, v.shape) for s, k, v in zip(sizes, own, s0[1:], strict=False)
+        ]
+        rest = [
+            with_p * jnp.where(jnp.isfinite(v), v, 0.0) * jax.random.normal(key, v.shape)
+            for v in s0[1 + model.nx :]
+        ]
+        dp = [
+            with_p * jax.random.normal(k, v.shape) * (jnp.abs(v) + 1e-3 * (v == 0))
+            for k, v in zip(own[model.nx :], p, strict=True)
+        ]
+        if sum(v[0].size for v in sol.tape.z) <= LARGE:
+            dw = _consistent(sol, dw, dp)
+        return tuple(dp), (jnp.zeros_like(s0[0]), *dw, *rest)
+
+    return column(keys[0], False), column(keys[1], False), column(keys[2], True)
+
+
+def _consistent(sol: Solution, dw: list, dp: list) -> list:
+    """A change of the first state that stays on a constraint of index 2 when p changes.
+
+    Any other is brought there by the first step, in a way that depends on its length."""
+    tape, n = sol.tape, sol.spec.model.n_p[0]
+    par = tape.par()
+    none = [jnp.zeros_like(v) for v in par.theta]
+    at, par = still((tape.state(0), par))
+    return list(along(sol.spec.model, at, par, tuple(dw), (*none[:2], *dp, *none[2 + n :])))
+
+
+def growth(sol: Solution) -> Growth:
+    """Errors of the start at every row; the dot test over the whole solution (M75)."""
+    model, s0, p = sol.spec.model, first_state(sol.tape), parameters(sol)
+    columns = _directions(sol)
+    wide = jax.tree.map(lambda *v: jnp.stack(v), *columns)
+
+    def run(p: Leaves, s0: Leaves) -> tuple[list, list]:
+        return remade(sol, p, s0)
+
+    tangents = jax.vmap(lambda d: jax.jvp(run, (p, s0), d)[1])(wide)
+    rows, ends = tangents
+    sizes = _scales(sol, sol.tape.w[: model.nx])
+    count = sum(v[0].size for v in sol.tape.w[: model.nx])
+    total = sum(
+        jnp.sum((v[:2] / s[None]) ** 2, axis=tuple(range(2, v.ndim)))
+        for v, s in zip(rows[1 : 1 + model.nx], sizes, strict=True)
+    )
+    size = jnp.sqrt(total / count)
+    ratio = jnp.max(size / jnp.maximum(size[:, :1], 1e-300), axis=0)
+    sizes = [*sizes_at_end(sol), *[jnp.ones(())] * len(ends)]
+    keys = jax.random.split(jax.random.key(7), len(ends))
+    seeds = [
+        jax.random.normal(k, v.shape[1:]) / s
+        for k, v, s in zip(keys, ends, [jnp.ones(()), *sizes], strict=False)
+    ]
+    moves = jnp.any(rows[0] != 0, axis=0)
+    values = still([sol.tape.end.tau, *sol.tape.end.w])
+    dot = _dot(run, p, s0, columns[2], seeds, [v[2] for v in ends], values)
+    finer = _finer(sol, jax.tree.map(lambda v: v[1:], wide))
+    compared = jax.tree.map(lambda v: v[1:], (rows, ends))
+    shift = jnp.max(jax.vmap(lambda *v: _shift(sol, *v))(*_lanes(finer, slice(2)), *compared))
+    off, late = _off(sol, _lanes(finer, 2)[0])
+    return Growth(ratio, dot, moves, _planned(sol, ends), shift, off, late, (wide[0], rows))
+
+
+def _lanes(tangents: Any, which: Any) -> Any:
+    return jax.tree.map(lambda v: v[which], tangents)
+
+
+def _finer(sol: Solution, columns: tuple) -> tuple[list, list]:
+    """Tangents along a tape that is off by the tolerances, with finer steps.
+
+    First those of two columns, then the local errors of all steps (M47), carried along."""
+    model, tape = sol.spec.model, sol.tape
+    sizes = _scales(sol, tape.w[: model.nx])
+    moved = [v + s.astype(v.dtype) for v, s in zip(tape.w[: model.nx], sizes, strict=True)]
+    other = dataclasses.replace(tape, w=(*moved, *tape.w[model.nx :]))
+    there = dataclasses.replace(sol, tape=other)
+    point = (parameters(sol), first_state(tape), jnp.ones(()))
+    run = lambda p, s, probe: remade(there, p, s, probe)
+    wide = jax.tree.map(lambda v: jnp.concatenate([v, jnp.zeros_like(v[:1])]), columns)
+    probes = jnp.asarray([0.0, 0.0, 1.0])
+    return jax.vmap(lambda d, e: jax.jvp(run, point, (*d, e))[1])(wide, probes)
+
+
+def _off(sol: Solution, errors: list) -> tuple[Any, Any]:
+    """The estimated errors of all rows: of their states in units of the tolerances, of their times.
+
+    Errors of different steps may cancel in one row: the largest of all rows before count."""
+    model, tape = sol.spec.model, sol.tape
+    sizes = _scales(sol, tape.w[: model.nx])
+    each = [
+        jnp.max(jnp.abs(e / s), axis=tuple(range(1, e.ndim)), initial=0.0)
+        for e, s in zip(errors[1 : 1 + model.nx], sizes, strict=True)
+    ]
+    so_far = lambda v: jax.lax.cummax(v)
+    return so_far(jnp.max(jnp.stack(each), axis=0)), so_far(jnp.abs(errors[0]))
+
+
+def _shift(sol: Solution, finer: list, last: list, rows: list, ends: list) -> Any:
+    """How much tangents change along a tape that is off by the tolerances, with finer steps.
+
+    States at rest let steps grow that are far too long for the tangents."""
+    model, tape = sol.spec.model, sol.tape
+    sizes = _scales(sol, tape.w[: model.nx])
+    off, size = _sizes(model, finer, rows, sizes, tape.n)
+    end = [v[None] for v in sizes_at_end(sol)]
+    off1, size1 = _sizes(model, [v[None] for v in last], [v[None] for v in ends], end, 0)
+    size, size1 = jnp.maximum(size, 1e-150), jnp.maximum(size1, FORGOTTEN * size)
+    return jnp.maximum(off / size, off1 / jnp.maximum(size1, 1e-150))
+
+
+def _sizes(model: Model, finer: list, tangents: list, sizes: list, n: Any) -> tuple[Any, Any]:
+    """The largest change of the tangents of x over rows, and their largest size."""
+    used = jnp.arange(tangents[0].shape[0]) <= n
+    norm = lambda v, s: jnp.sum((v / s) ** 2, axis=tuple(range(1, v.ndim)))
+    trio = list(zip(finer[1:], tangents[1:], sizes, strict=False))[: model.nx]
+    off = sum(norm(a - b, s) for a, b, s in trio)
+    size = sum(norm(b, s) for _, b, s in trio)
+    biggest = lambda v: jnp.sqrt(jnp.max(jnp.where(used, v, 0.0)))
+    return biggest(off), biggest(size)
+
+
+def _planned(sol: Solution, tangents: list) -> Any:
+    """From the end to the nearest planned time that moves with the start or with parameters."""
+    model, tape = sol.spec.model, sol.tape
+    nearest = jnp.full((), jnp.inf)
+    for action in model.actions:
+        if action.kind == "time":
+            place = model.place_pending + action.index
+            moves = jnp.any(tangents[1 + place] != 0)
+            gap = jnp.abs(tape.end.w[place] - tape.theta[1])
+            nearest = jnp.where(moves, jnp.minimum(nearest, gap), nearest)
+    return nearest
+
+
+def sizes_at_end(sol: Solution) -> list:
+    return _scales(sol, still(sol.tape.end.w[: sol.spec.model.nx]))
+
+
+def _dot(
+    run: Any, p: Leaves, s0: Leaves, column: tuple, seeds: list, ends: list, values: list
+) -> Any:
+    """`<w, J v>` against `<J^T w, v>`.
+
+    Where the influence of a parameter cancels out, rounding is left of terms as large as the
+    weights times the values: these count with a part that keeps it below what is reported."""
+    dp, ds = jax.vjp(lambda p, s: run(p, s)[1], p, s0)[1](seeds)
+    forward = [w * v for w, v in zip(seeds, ends, strict=True)]
+    backward = [w * v for w, v in zip((*dp, *ds), (*column[0], *column[1]), strict=True)]
+    off = sum(jnp.sum(v) for v in forward) - sum(jnp.sum(v) for v in backward)
+    size = sum(jnp.sum(jnp.abs(v)) for v in (*forward, *backward))
+    size += CANCELLED * sum(
+        jnp.sum(jnp.abs(w * v)) for w, v in zip(seeds, values, strict=False) if v.size
+    )
+    return jnp.abs(off) / jnp.maximum(size, 1e-300)
+
+
+class Algebra(NamedTuple):
+    """The equations for z, at their worst."""
+
+    condition: Any
+    drift: Any  # of equations of index 2 and invariants, in units of the tolerance
+
+
+def algebra(sol: Solution) -> Algebra:
+    """The worst condition of the equations for z, and the largest residual."""
+    model, tape = sol.spec.model, sol.tape
+    zero = jnp.zeros(())
+    if model.constraint is None:
+        return Algebra(zero, zero)
+    used = jnp.arange(tape.tau.shape[0]) <= tape.n
+    rows = jnp.arange(tape.tau.shape[0])
+    rtol, atol = sol.tolerance
+    least = jnp.min(jnp.stack([jnp.min(a) for a in atol]))
+    drift = jax.vmap(lambda k: _residual(model, tape, k))(rows)
+    size = rtol * _largest(tape, model) + least
+    small = sum(int(v[0].size) for v in tape.z) <= LARGE
+    worst = zero  # not looked at
+    if small:
+        numbers = jax.vmap(lambda k: condition(model, tape.state(k), tape.par()))(rows)
+        worst = jnp.max(jnp.where(used, numbers, 0.0))
+    return Algebra(worst, jnp.max(jnp.where(used, drift, 0.0)) / size)
+
+
+def _residual(model: Model, tape: Tape, k: Any) -> Any:
+    values = model.residuals(tape.state(k), tape.par())
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in values]))
+
+
+def _largest(tape: Tape, model: Model) -> Any:
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in tape.w[: model.nx]]))

@@ -1,0 +1,91 @@
+"""The events of a solution as linear maps, and whether events of one instant may change places."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..analysis.local_state import vector
+from ..analysis.saltation import saltation
+from ..base.tracing import is_tracer
+from ..model.jumps import reset
+from ..model.model import Action
+from ..simulate.record import action_of
+from ..solution.solution import Solution
+
+
+class Jumped(NamedTuple):
+    """Of each event: the norm of its saltation matrix, and how much it changes anything."""
+
+    norm: Any
+    change: Any
+
+
+def jumped(sol: Solution, rows: Any, rooted: Any, valid: Any) -> Jumped:
+    """The saltation matrices of the events in these rows (M69), by their norms."""
+    model = sol.spec.model
+    kinds = sol.tape.kind[rows].astype(jnp.int32)
+    action = action_of(kinds)
+    norm, change = jnp.ones(rows.shape), jnp.zeros(rows.shape)
+    for place, own in enumerate(model.actions):
+        if own.kind == "stop":
+            continue
+        for root in (True, False):
+            if root and own.kind == "zeno":
+                continue
+            mine = valid & (action == place) & (rooted == root)
+            if not is_tracer(mine) and not np.any(np.asarray(mine)):
+                continue
+            a, b = _norms(sol, place, root, rows)
+            norm, change = jnp.where(mine, a, norm), jnp.where(mine, b, change)
+    return Jumped(norm, change)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _norms(sol: Solution, place: int, rooted: bool, rows: Any) -> tuple[Any, Any]:
+    model, tape = sol.spec.model, sol.tape
+    action = model.actions[place]
+
+    def one(k: Any) -> tuple[Any, Any]:
+        before, after = tape.state(k), tape.state(k + 1)
+        member = tape.member[0][k] if tape.member else 0
+        matrix = saltation(model, action, before, after, tape.par(), member, rooted)
+        leap = vector(model, after)[0] - vector(model, before)[0]
+        size = jnp.max(jnp.abs(vector(model, before)[0])) + 1e-300
+        off = jnp.max(jnp.abs(matrix - jnp.eye(matrix.shape[0])))
+        moved = jnp.max(jnp.abs(leap)) / size
+        return jnp.linalg.norm(matrix, 2), jnp.maximum(off, moved)
+
+    return jax.lax.map(one, rows)
+
+
+def commute(sol: Solution, first: int, second: int) -> bool:
+    """Whether two events of one instant, in these rows, lead to the same in either order (M76)."""
+    model, tape = sol.spec.model, sol.tape
+    kinds = np.asarray(tape.kind)
+    par, start = tape.par(), tape.state(first)
+    members = [tape.member[0][k] if tape.member else 0 for k in (first, second)]
+    actions = [model.actions[int(action_of(int(kinds[k])))] for k in (first, second)]
+
+    def run(order: tuple[int, int]) -> tuple[Any, Any, list]:
+        at, matrix = start, None
+        for k in order:
+            after = reset(model, actions[k], at, par, members[k], 1)
+            own = saltation(model, actions[k], at, after, par, members[k], _has_root(actions[k]))
+            matrix = own if matrix is None else own @ matrix
+            at = after
+        return vector(model, at)[0], matrix, [*at.i, *at.w[model.moving :]]
+
+    one, other = run((0, 1)), run((1, 0))
+    return all(
+        bool(jnp.allclose(a, b, rtol=1e-9, atol=1e-12))
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )
+
+
+def _has_root(action: Action) -> bool:
+    return action.kind == "guard"

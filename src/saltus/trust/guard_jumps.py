@@ -1,0 +1,57 @@
+"""Guards that jump over zero: their events are found, but at a time that no derivative shows.
+
+A moment before and after its event a smooth guard is where its slope says, up to the square of the
+time. Where it jumps, it is off by the jump, however short the moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import still
+from ..model.algebraic_states import attached
+from ..simulate.record import JUMPS
+from ..solution.solution import Solution
+
+MOMENT = 1e-6  # of the step before the event, and of the span
+SHORTER = 1 / 16
+NOISE = 1e3  # times rounding
+
+
+def leaps(sol: Solution, flat: Any, own: Any, tiny: Any) -> Any:
+    """Whether the guard of any event jumps there; `own` (rows, guards) says which are theirs."""
+    model = sol.spec.model
+    if own.shape[1] == 0:
+        return jnp.zeros((), bool)
+    held, own, tiny = still((sol, own, tiny))
+    tape = held.tape
+    par, m = tape.par(), model.moving
+    span = jnp.abs(tape.end.tau - tape.tau[0])
+    before = jnp.concatenate([tape.h[:1], tape.h[:-1]])
+    short = jnp.abs(before) <= JUMPS
+    moments = MOMENT * jnp.where(short, span, jnp.minimum(jnp.abs(before), span))
+
+    def row(k: Any) -> Any:
+        at = tape.state(k)
+        flow = model.flow(at, par)
+
+        def guards(s: Any) -> Any:
+            moved = tuple((v + s * f).astype(v.dtype) for v, f in zip(at.w[:m], flow, strict=False))
+            there = at._replace(tau=at.tau + s, w=(*moved, *at.w[m:]))
+            return flat(model, model.guard_values(attached(model, there, par, 1), par))
+
+        value, slope = jax.jvp(guards, (jnp.zeros(()),), (jnp.ones(()),))
+
+        def off(s: Any) -> Any:
+            return guards(s) - value - s * slope
+
+        lengths = moments[k] * jnp.asarray([-1.0, -SHORTER, SHORTER, 1.0])
+        far, near, ahead, beyond = jnp.abs(jax.vmap(off)(lengths))
+        least = NOISE * tiny[k]
+        jumps = ((near > 0.5 * far) & (near > least)) | ((ahead > 0.5 * beyond) & (ahead > least))
+        return jnp.any(own[k] & (jumps | jnp.isnan(near) | jnp.isnan(ahead)))
+
+    return jnp.any(jax.vmap(row)(jnp.arange(tape.tau.shape[0])))

@@ -1,0 +1,192 @@
+"""Guards that dip and come back between two rows, where neither end shows anything of it.
+
+The states are followed by the polynomial of degree 5 with their values and first two derivatives at
+both ends of a row (of degree 3 where there is a constraint), and the guards are evaluated there, at
+places in every row and at others that are spread evenly over the whole span: a solve whose states
+move simply may have only a few rows. A guard that is on the other side of zero than at both ends,
+by more than the polynomials leave open, was not resolved by the steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves
+from ..model.algebraic_states import attached
+from ..model.model import At, Model, Par
+from ..simulate.detection import cubic, lowest, value_of
+from ..solution.solution import Solution
+from ..solution.tape import Tape
+from .guard_outline import Edge, quintic, value_at
+
+EACH = tuple((2 * k + 1) / 16 for k in range(8))  # places in every row
+SPAN = 512  # places in the whole span
+FAR = 0.05  # of the largest value that the guard has in the row
+PART = 0.02  # of a dip that a cubic through two places and their slopes may miss
+MANY = 32  # places in a row that say more than the polynomial of the guard
+SURE = 10  # times the tolerance
+LARGE = 64  # algebraic numbers beyond which they are not solved for at all places
+
+
+class _Ends(NamedTuple):
+    """The moving leaves at both ends of each row, seen from there (guard_outline.py)."""
+
+    left: tuple[Edge, ...]
+    right: tuple[Edge, ...]
+
+    def at(self, k: Any, u: Any, cubic: bool) -> Leaves:
+        """The leaves at the part `u` of row `k`."""
+        out = []
+        for a, b in zip(*jax.tree.map(lambda v: v[k], (self.left, self.right)), strict=True):
+            curve = _hermite(a, b, u) if cubic else quintic(a, b, u)[0]
+            out.append(curve.astype(a.value.dtype))
+        return tuple(out)
+
+
+def _hermite(a: Edge, b: Edge, u: Any) -> Any:
+    v = 1.0 - u
+    return v * v * ((1 + 2 * u) * a.value + u * a.slope) + u * u * (
+        (1 + 2 * v) * b.value + v * b.slope
+    )
+
+
+def _ends(model: Model, tape: Tape, par: Par) -> _Ends:
+    m, rows = model.moving, jnp.arange(tape.tau.shape[0])
+
+    def one(k: Any) -> tuple[Leaves, Leaves]:
+        at = tape.state(k)
+
+        def flow(tau: Any, moving: Leaves) -> Leaves:
+            return model.flow(At(tau, (*moving, *at.w[m:]), at.i, at.z), par)
+
+        here = (at.tau, at.w[:m])
+        if model.constraint is not None:  # z would have to move along
+            return tuple(flow(*here)), tuple(jnp.zeros_like(v) for v in at.w[:m])
+        slope = flow(*here)
+        return tuple(slope), jax.jvp(flow, here, (jnp.ones_like(at.tau), tuple(slope)))[1]
+
+    slopes, bends = jax.vmap(one)(rows)
+    left, right = [], []
+    for v, s, b in zip(tape.w, slopes, bends, strict=False):
+        h = tape.h.reshape(-1, *[1] * (v.ndim - 1))[:-1]
+        left.append(Edge(v[:-1], h * s[:-1], h * h * b[:-1]))
+        right.append(Edge(v[1:], -h * s[1:], h * h * b[1:]))
+    return _Ends(tuple(left), tuple(right))
+
+
+def _spread(sol: Solution) -> tuple[Any, Any]:
+    """Places that are spread evenly over the span: their rows, and where they are in these."""
+    tape = sol.tape
+    count = tape.tau.shape[0]
+    way = jnp.where(tape.backward, -1.0, 1.0)
+    times = way * (tape.tau - tape.tau[0])
+    times = jnp.where(jnp.arange(count) <= tape.n, times, jnp.inf)
+    last = jnp.abs(tape.end.tau - tape.tau[0])
+    t = last * (jnp.arange(SPAN) + 0.5) / SPAN
+    row = jnp.clip(jnp.searchsorted(times, t, side="right") - 1, 0, count - 2)
+    h = jnp.abs(tape.h[row])
+    return row, jnp.clip((t - times[row]) / jnp.where(h > 0, h, 1.0), 0.0, 1.0)
+
+
+class Dips(NamedTuple):
+    """(rows, guards) each."""
+
+    hidden: Any  # a guard is on the other side of zero inside of the row
+    clear: Any  # it is on one side, at so many places that its own polynomial does not count
+
+
+def dips(sol: Solution, left: Edge, right: Edge, flat: Any, unsure: Any) -> Dips:
+    """What guards do inside of rows, at places there and all over the span.
+
+    `unsure` is how far off guards may be where rows start. Systems with many algebraic states are
+    left out."""
+    tape = sol.tape
+    if left.value.size == 0 or sum(v[0].size for v in tape.z) > LARGE:
+        none = jnp.zeros(left.value.shape, bool)
+        return Dips(none, none)
+    count = left.value.shape[0]
+    every = jnp.arange(count)
+    spread = _spread(sol)
+    rows = jnp.concatenate([jnp.repeat(every, len(EACH)), spread[0]])
+    parts = jnp.concatenate([jnp.tile(jnp.asarray(EACH), count), spread[1]])
+    values, slopes, off = _guards(sol, flat, rows, parts)
+    most = lambda v, at=rows: jax.ops.segment_max(v.astype(jnp.int32), at, num_segments=count) > 0
+    first, last = _side(left, unsure[:-1]), _side(right, unsure[1:])
+    allowed = SURE * jnp.maximum(unsure[:-1], unsure[1:])[rows] + off
+    sign = jnp.where(jnp.abs(values) > allowed, jnp.sign(values), 0.0)
+    known = (first * last != 0)[rows]
+    other = known & (sign * first[rows] < 0) & (sign * last[rows] < 0)
+    # From one side to the other: not back again in between.
+    place = parts[:, None]
+    late = jnp.where(sign == first[rows], place, -1.0)
+    early = jnp.where(sign == last[rows], place, 2.0)
+    late = jax.ops.segment_max(late, rows, num_segments=count)
+    early = jax.ops.segment_min(early, rows, num_segments=count)
+    back = (first * last < 0) & (early < late)
+    near, far = (jax.tree.map(lambda v: v[rows], edge) for edge in (left, right))
+    wrong = jnp.abs(values - value_at(near, far, place))  # of the polynomial of the guard itself
+    poor = wrong > 0.01 * jnp.abs(values) + allowed
+    inner = slice(-SPAN, None)
+    low = _lows(spread, values[inner], slopes[inner]) & (poor[inner][:-1] | poor[inner][1:])
+    unknown = known & jnp.isnan(values)
+    hidden = most(other | unknown) | back | most(low & known[inner][:-1], spread[0][:-1])
+    many = jax.ops.segment_sum(jnp.ones(SPAN), spread[0], num_segments=count) >= MANY
+    same = (first * last > 0) & ~hidden
+    return Dips(hidden, same & many[:, None] & most(poor))
+
+
+def _lows(spread: tuple[Any, Any], values: Any, slopes: Any) -> Any:
+    """Whether a guard comes to zero between two places, by the cubic through them.
+
+    It may be off by a small part of how deep the guard goes between them."""
+    rows, parts = spread
+    gap = (parts[1:] - parts[:-1])[:, None]
+    side = jnp.sign(values[:-1])
+    curve = cubic(
+        side * values[:-1], side * values[1:], side * gap * slopes[:-1], side * gap * slopes[1:]
+    )
+    turn = lowest(curve)
+    low = value_of(curve, turn)
+    high = jnp.maximum(side * values[:-1], side * values[1:])
+    inside = (rows[1:] == rows[:-1])[:, None] & (values[:-1] * values[1:] > 0)
+    return inside & (turn < 1) & (low < PART * (high - low))
+
+
+def _side(edge: Edge, unsure: Any) -> Any:
+    """On which side of zero a guard is at the end of a row; at zero, where it is inside."""
+    clear = jnp.abs(edge.value) > SURE * unsure
+    return jnp.where(clear, jnp.sign(edge.value), jnp.sign(edge.slope))
+
+
+def _guards(sol: Solution, flat: Any, rows: Any, parts: Any) -> tuple[Any, Any, Any]:
+    """The guards at places in rows, their slopes, and how far the states may be off there."""
+    model, tape = sol.spec.model, sol.tape
+    par = tape.par()
+    ends = _ends(model, tape, par)
+    algebraic = model.constraint is not None
+
+    def guards(k: Any, u: Any, cubic: bool) -> Any:
+        at, then = tape.state(k), tape.state(k + 1)
+        moving = ends.at(k, u, cubic)
+        z = tuple((a + u * (b - a)).astype(a.dtype) for a, b in zip(at.z, then.z, strict=True))
+        there = At(at.tau + u * tape.h[k], (*moving, *at.w[model.moving :]), at.i, z)
+        there = attached(model, there, par, 2) if algebraic else there
+        return flat(model, model.guard_values(there, par))
+
+    def place(k: Any, u: Any) -> tuple[Any, Any, Any]:
+        one = jnp.ones_like(u)
+        value, slope = jax.jvp(lambda u: guards(k, u, algebraic), (u,), (one,))
+        if algebraic:
+            return value, slope, FAR * (jnp.abs(value) + _scale(tape, model, par, flat, k))
+        return value, slope, jnp.abs(value - guards(k, u, True))
+
+    return jax.vmap(place)(rows, parts)
+
+
+def _scale(tape: Tape, model: Model, par: Par, flat: Any, k: Any) -> Any:
+    """How large the guards are at the ends of a row."""
+    ends = [flat(model, model.guard_values(tape.state(j), par)) for j in (k, k + 1)]
+    return jnp.maximum(*map(jnp.abs, ends))

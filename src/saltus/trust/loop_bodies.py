@@ -1,0 +1,189 @@
+"""Loops and conditionals whose bodies decide something: evaluated with the decisions inside.
+
+Each has its outcomes in one row: of a loop those of one iteration after the other (`scan`, `map`,
+`fori_loop`, `while`), of a conditional those of all its branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..base.jax_names import scan_sizes
+
+MOST = 4096  # outcomes of one loop that are kept apart; beyond, nobody looks into it
+WHILE = 64  # iterations of a `while` that are looked at one by one
+CALLBACKS = ("callback", "ffi_call", "pallas", "xla_call", "shard_map")
+
+
+class Inner:
+    """What all bodies have: a listing for each inner program."""
+
+    def __init__(self, eqn: Any, listings: list, repeat: int):
+        self.eqn, self.listings, self.repeat = eqn, listings, repeat
+        self.width = sum(v.size for v in listings)
+        self.size = self.width * repeat
+
+    @property
+    def blind(self) -> list:
+        return [op for v in self.listings for op in v.blind]
+
+    def op_at(self, place: int) -> Any:
+        place = place % self.width
+        for listing in self.listings:
+            if place < listing.size:
+                return listing.op_at(place)
+            place -= listing.size
+        raise IndexError(place)
+
+    def each(self) -> Iterator[Any]:
+        for _ in range(self.repeat):
+            for listing in self.listings:
+                yield from listing.each()
+
+    def _rows(self, told: Any, mask: Any) -> tuple[Any, Any]:
+        """What is told to each iteration."""
+        shape = (self.repeat, self.width)
+        if mask is None:
+            return jnp.zeros(shape), jnp.zeros(shape, bool)
+        return told.reshape(shape), mask.reshape(shape)
+
+
+class Scan(Inner):
+    """`lax.scan`, and what is one underneath: `lax.map`, `fori_loop` with fixed bounds."""
+
+    def run(self, values: list, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
+        p, (listing,) = self.eqn.params, self.listings
+        first, n = scan_sizes(self.eqn)
+        last = first + n
+        consts, start, xs = values[:first], values[first:last], values[last:]
+
+        def step(carry: list, given: tuple) -> tuple:
+            x, told, mask = given
+            out, outcomes, alive = listing.run([*consts, *carry, *x], told, mask)
+            new = [jnp.asarray(v, jnp.result_type(c)) for v, c in zip(out[:n], carry, strict=True)]
+            return new, (out[n:], outcomes, alive)
+
+        start = [jnp.asarray(v) for v in start]
+        rows = (xs, *self._rows(told, mask))
+        end, (ys, outcomes, alive) = jax.lax.scan(
+            step, start, rows, length=p["length"], reverse=p["reverse"]
+        )
+        return [*end, *ys], outcomes.ravel(), alive.ravel()
+
+
+class Cond(Inner):
+    """`lax.cond` and `lax.switch`: all branches are evaluated, one of them counts."""
+
+    def run(self, values: list, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
+        which, given = values[0], values[1:]
+        outs, outcomes, alive, k = [], [], [], 0
+        for branch, listing in enumerate(self.listings):
+            own = slice(k, k + listing.size)
+            some = (None, None) if mask is None else (told[own], mask[own])
+            out, decided, live = listing.run(given, *some)
+            outs.append(out)
+            outcomes.append(decided)
+            alive.append(live & (jnp.asarray(which).astype(int) == branch))
+            k += listing.size
+        index = jnp.clip(jnp.asarray(which).astype(int), 0, len(outs) - 1)
+        chosen = [jnp.stack([jnp.asarray(v) for v in o])[index] for o in zip(*outs, strict=True)]
+        return chosen, jnp.concatenate(outcomes), jnp.concatenate(alive)
+
+
+class While(Inner):
+    """`lax.while_loop`: the decisions of its first iterations, of the condition and of the body."""
+
+    def run(self, values: list, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
+        p, (condition, body) = self.eqn.params, self.listings
+        n, m = p["cond_nconsts"], p["body_nconsts"]
+        asked, made, start = values[:n], values[n : n + m], values[n + m :]
+        told, mask = self._rows(told, mask)
+
+        def ask(state: Any, k: Any) -> tuple:
+            row = jnp.minimum(k, self.repeat - 1)
+            known = mask[row] & (k < self.repeat - 1)
+            own = slice(0, condition.size)
+            (go,), found, live = condition.run([*asked, *state], told[row][own], known[own])
+            return go, found, live, row, known
+
+        def step(carry: tuple) -> tuple:
+            state, k, outcomes, alive, _ = carry
+            _, found, live, row, known = ask(state, k)
+            own = slice(condition.size, None)
+            out, decided, lives = body.run([*made, *state], told[row][own], known[own])
+            out = [jnp.asarray(v, jnp.result_type(s)) for v, s in zip(out, state, strict=True)]
+            outcomes = outcomes.at[row].set(jnp.concatenate([found, decided]))
+            alive = alive.at[row].set(jnp.concatenate([live, lives]))
+            go, found, live, row, _ = ask(out, k + 1)
+            outcomes = outcomes.at[row, : condition.size].set(found)
+            alive = alive.at[row, : condition.size].set(live)
+            return out, k + 1, outcomes, alive, go
+
+        state = [jnp.asarray(v) for v in start]
+        go, found, live, _, _ = ask(state, jnp.zeros((), int))
+        outcomes = jnp.zeros((self.repeat, self.width)).at[0, : condition.size].set(found)
+        alive = jnp.zeros((self.repeat, self.width), bool).at[0, : condition.size].set(live)
+        first = (state, jnp.zeros((), int), outcomes, alive, go)
+        state, _, outcomes, alive, _ = jax.lax.while_loop(lambda c: c[4], step, first)
+        return state, outcomes.ravel(), alive.ravel()
+
+
+Listed = Callable[[Any, list[bool]], Any]  # (program, which inputs move) -> its operations
+
+
+def body_of(eqn: Any, moving: list[bool], listed: Listed) -> tuple[Inner | None, bool]:
+    """The body of a loop or conditional, if it decides something; and whether one cannot see."""
+    try:
+        body = _inside(eqn, moving, listed)
+    except (KeyError, AttributeError):  # its parameters have other names in this JAX
+        return None, True
+    if body is None:
+        return None, _opaque(eqn, listed)
+    if body.size == 0 and not body.blind:
+        return None, False
+    return (None, True) if body.size > MOST else (body, False)
+
+
+def _inside(eqn: Any, moving: list[bool], listed: Listed) -> Inner | None:
+    name, p = eqn.primitive.name, eqn.params
+    if name == "scan":
+        listing = _looped(listed, p["jaxpr"], moving, *scan_sizes(eqn))
+        return Scan(eqn, [listing], p["length"])
+    if name == "cond":
+        return Cond(eqn, [listed(b, moving[1:]) for b in p["branches"]], 1)
+    if name == "while":
+        n, m = p["cond_nconsts"], p["body_nconsts"]
+        listing = _looped(listed, p["body_jaxpr"], moving[n:], m, len(moving) - n - m)
+        state = [listing.moves(r) for r in listing.given[m:]]
+        return While(eqn, [listed(p["cond_jaxpr"], [*moving[:n], *state]), listing], WHILE)
+    return None
+
+
+def _looped(listed: Listed, closed: Any, moving: list[bool], first: int, count: int) -> Any:
+    """A body that runs again and again: what an iteration sets in motion, moves in all."""
+    moving = list(moving)
+    while True:
+        listing = listed(closed, moving)
+        carried = [listing.moves(r) for r in listing.outputs[:count]]
+        new = [a or b for a, b in zip(moving[first : first + count], carried, strict=True)]
+        if new == moving[first : first + count]:
+            return listing
+        moving[first : first + count] = new
+
+
+def _opaque(eqn: Any, listed: Listed) -> bool:
+    """Whether an operation may decide something inside that is not looked at."""
+    if any(word in eqn.primitive.name for word in CALLBACKS):
+        return True
+    for given in eqn.params.values():
+        given = getattr(given, "matvec", given)  # of a linear solve, which is smooth by itself
+        for inner in jax.tree.leaves(given, is_leaf=lambda v: hasattr(v, "jaxpr")):
+            if hasattr(inner, "jaxpr") and hasattr(inner, "consts"):
+                listing = listed(inner, [True] * len(inner.jaxpr.invars))
+                if listing.size or listing.blind:
+                    return True
+    return False

@@ -1,0 +1,26 @@
+"""The margins of a solution as functions of its parameters, with the decisions held."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from ..base.leaves import Leaves
+from ..solution.solution import Solution
+from .error_growth import first_state, remade
+from .margins import Margins, measure
+
+
+@jax.jit
+def margins_of(sol: Solution, p: Leaves) -> Margins:
+    """The margins when p moves and the start stays."""
+    tape = sol.tape
+    rows, ends = remade(sol, p, first_state(tape))
+    (tau, *w), (end_tau, *end_w) = rows, ends
+    n = len(p)
+    theta: Any = (*tape.theta[:2], *p, *tape.theta[2 + n :])
+    end = tape.end._replace(tau=end_tau, w=tuple(end_w))
+    new = dataclasses.replace(tape, tau=tau, w=tuple(w), end=end, theta=theta)
+    return measure(dataclasses.replace(sol, tape=new)).margins

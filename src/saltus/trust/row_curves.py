@@ -1,0 +1,125 @@
+"""A finished solve as curves through its rows, along which the outcomes of its flow are read."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base.leaves import Leaves
+from ..model.model import At, Model, Par
+from ..simulate.record import FLOW
+from ..solution.tape import Tape
+from .nonsmooth import Program
+
+BATCH = 64  # rows at a time
+SHIFT = 2.0**-20  # of a step: how far from its ends one looks
+
+
+@functools.lru_cache(maxsize=256)
+def program_of(model: Model) -> Program:
+    """Flow and constraint of a model as one program."""
+    return Program(model)
+
+
+class Run(NamedTuple):
+    flow: Leaves
+    residuals: Leaves
+    outcomes: Any
+    alive: Any  # the outcomes on which the results depend
+
+
+class Curves(NamedTuple):
+    """A solve as curves: cubic polynomials through the states and flows at the ends of each row.
+
+    States at the ends are those a moment after the start and after the end of the row (in the next
+    one, if the flow goes on there; else a moment before): exactly at the ends they may lie on a
+    kink. Everything has the row as its first axis.
+    """
+
+    model: Model
+    par: Par
+    first: At
+    last: At
+    slopes: tuple[Leaves, Leaves]  # of the differential states, at both ends
+    flows: Any  # which rows are flow
+    sizes: Leaves  # of the flow over all rows (no first axis)
+
+    @staticmethod
+    def of(model: Model, tape: Tape) -> Curves:
+        par, every = tape.par(), jnp.arange(tape.kind.shape[0])
+        f = over_rows(lambda k: model.flow(tape.state(k), par), tape.kind)
+        flows = (every < tape.n) & (tape.kind == FLOW)
+        h = jnp.where(flows & (tape.h != 0), tape.h, 1.0)
+        before = jnp.concatenate([jnp.full(1, jnp.inf), jnp.where(flows, abs(h), jnp.inf)[:-1]])
+        near = SHIFT * jnp.sign(h) * jnp.minimum(abs(h), before)
+        goes_on = flows & _next(flows)
+        then = jnp.where(goes_on, _next(near), -SHIFT * h)
+
+        def ends(v: Any, slope: Any) -> tuple[Any, Any]:
+            bend = (_next(slope) - slope) / _like(h, v)
+            onward = jnp.where(_like(goes_on, v), _next(bend), bend)
+            a, b = _like(near, v), _like(then, v)
+            first = v + a * slope + 0.5 * a * a * bend
+            last = _next(v) + b * _next(slope) + 0.5 * b * b * onward
+            return first.astype(v.dtype), last.astype(v.dtype)
+
+        def linear(v: Any) -> tuple[Any, Any]:
+            rate = (_next(v) - v) / _like(h, v)
+            onward = jnp.where(_like(goes_on, v), _next(rate), rate)
+            return v + _like(near, v) * rate, _next(v) + _like(then, v) * onward
+
+        n = model.nx
+        moved = [*map(ends, tape.w[:n], f[:n]), *((v, v) for v in tape.w[n:])]
+        z = [linear(v) for v in tape.z]
+        first, last = (
+            At(tau, tuple(v[j] for v in moved), tape.i, tuple(v[j] for v in z))
+            for j, tau in enumerate((tape.tau + near, _next(tape.tau) + then))
+        )
+        used = every <= tape.n
+        sizes = tuple(jnp.max(jnp.where(_like(used, v) & jnp.isfinite(v), abs(v), 0), 0) for v in f)
+        slopes = (f[:n], tuple(map(_next, f[:n])))
+        return Curves(model, par, first, last, slopes, flows, sizes)
+
+    def ends(self, k: Any) -> tuple[At, At]:
+        return jax.tree.map(lambda v: v[k], (self.first, self.last))
+
+    def along(self, k: Any, part: Any) -> At:
+        """The state at a part of a row (Hermite; algebraic states: linear)."""
+        (a, b), (f0, f1) = self.ends(k), jax.tree.map(lambda v: v[k], self.slopes)
+        u, v = part, 1.0 - part
+        h = b.tau - a.tau
+        w = list(a.w)
+        for j in range(self.model.nx):
+            x = v * v * ((1 + 2 * u) * a.w[j] + u * h * f0[j])
+            x = x + u * u * ((1 + 2 * v) * b.w[j] - v * h * f1[j])
+            w[j] = x.astype(a.w[j].dtype)
+        z = tuple(v * p + u * q for p, q in zip(a.z, b.z, strict=True))
+        return At(v * a.tau + u * b.tau, tuple(w), a.i, z)
+
+    def run(self, at: At, told: Any = None, mask: Any = None) -> Run:
+        """Everything at a state; outcomes under `mask` are those that are told."""
+        program = program_of(self.model)
+        inputs = program.inputs(self.model, at, self.par)
+        out, outcomes, alive = program.run(inputs, told, mask)
+        n = program.n_flow
+        return Run(tuple(out[:n]), tuple(out[n:]), outcomes, alive)
+
+
+def over_rows(fn: Any, rows: Any) -> Any:
+    """A function of the number of a row for all of them, a batch at a time."""
+    n = rows.shape[0]
+    every = jnp.minimum(jnp.arange(-(-n // BATCH) * BATCH), n - 1)
+    return jax.tree.map(lambda v: v[:n], jax.lax.map(fn, every, batch_size=BATCH))
+
+
+def _next(v: Any) -> Any:
+    """What belongs to the next row."""
+    return jnp.concatenate([v[1:], v[-1:]])
+
+
+def _like(v: Any, leaf: Any) -> Any:
+    """A number for each row, in the shape of a leaf."""
+    return v.reshape(-1, *[1] * (leaf.ndim - 1))

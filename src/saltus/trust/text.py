@@ -1,0 +1,127 @@
+"""A certificate as a person reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.text import number, table
+from ..base.tracing import is_traced
+from .verdict import VERDICTS
+
+REASONS = (
+    "the solve failed",
+    "a guard touches zero",
+    "whether a guard is reached is within the error of the solution",
+    "a guard seems to have crossed zero unseen",
+    "an event is almost grazing",
+    "simultaneous events that do not commute",
+    "an event at a saved time",
+    "an event at the end",
+    "a guard is within the error of zero where the solve starts or after a reset",
+    "the model has a hidden kink",
+    "errors grow along the solution",
+    "derivatives change within the error of the solution",
+    "the equations for algebraic states are ill-conditioned",
+    "the constraint is not kept",
+    "tangent and adjoint sweep disagree",
+    "a guard jumps at an event",
+)
+ADVICE = (
+    "Read sol.error.",
+    "No derivative exists here: move the parameters, or write on_grazing=...",
+    "Tighten rtol and atol, or move the parameters.",
+    "It turns faster than the steps: write solve(..., resolve_guards=True).",
+    "Derivatives of its time grow without bound as it grazes: tighten rtol and atol.",
+    "Only one-sided derivatives exist: saltus.certify(loss, p).one_sided(direction).",
+    "Saved values jump or bend there: move the save time, or use a loss that is an integral.",
+    "Values at the end jump or bend there: move t1, or use a loss that is an integral.",
+    "Whether it fires is not decided: tighten rtol and atol.",
+    "Make it an event: saltus.when(condition, a, b).",
+    "Shorten the time span, or tighten rtol and atol.",
+    "The model bends strongly here, or rests, so that the steps are too long for the derivatives: "
+    "tighten rtol and atol, or write method=saltus.Tsit5(max_step=...).",
+    "Look for a singular point near the trajectory.",
+    "Tighten rtol and atol, or give invariant=.",
+    "This should not happen: please report it with the model.",
+    "Its time is that of the jump, which no derivative of the guard shows: write a guard that goes "
+    "through zero where it jumps.",
+)
+MOST = 12  # events that are listed
+
+
+def short(value: Any) -> str:
+    """A number that may be infinite, in a few characters."""
+    value = float(value)
+    return "-" if not np.isfinite(value) else f"{value:.3g}"
+
+
+def report(cert: Any) -> str:
+    """What `print(sol.certificate)` shows."""
+    if is_traced(cert.level):
+        return "Certificate, traced: print it outside of jit."
+    if np.ndim(cert.level):
+        counts = [int(np.sum(np.asarray(cert.level) == k)) for k in range(3)]
+        pairs = ", ".join(f"{n} {v}" for n, v in zip(counts, VERDICTS, strict=True) if n)
+        return f"Certificates of {np.size(cert.level)} solutions: {pairs}."
+    return "\n".join([_head(cert), *_why(cert), *_events(cert), *_guards(cert), *_numbers(cert)])
+
+
+def _head(cert: Any) -> str:
+    reasons = cert.reasons
+    return f"Certificate: {cert.verdict}" + (f" ({reasons[0]})" if reasons else "")
+
+
+def _why(cert: Any) -> list[str]:
+    levels = np.asarray(cert.levels)
+    lines = [f"  {VERDICTS[levels[k]]}: {REASONS[k]}. {ADVICE[k]}" for k in np.flatnonzero(levels)]
+    for kink in cert.kinks[:5]:
+        how = "may jump" if np.isnan(kink.jump) else "jumps" if kink.jump > 1e-6 else "bends"
+        lines.append(f"    at t = {kink.t:.6g} the flow {how}: {kink.what} {kink.where}".rstrip())
+    return lines
+
+
+def _events(cert: Any) -> list[str]:
+    e = cert.events
+    valid = np.flatnonzero(np.asarray(e.valid))
+    if not valid.size:
+        return ["  no events"]
+    names = cert.signature
+    worst = np.argsort(np.asarray(e.transversality)[valid], kind="stable")
+    shown = np.sort(worst[:MOST]) if valid.size > MOST else np.arange(valid.size)
+    rows = [
+        [
+            number(np.asarray(e.t)[valid[k]], 8), names[k], short(e.transversality[valid[k]]),
+            short(e.saltation[valid[k]]), short(e.uncertainty[valid[k]]),
+        ]
+        for k in shown
+    ]  # fmt: skip
+    many = f" (the {MOST} least transversal of {valid.size})" if valid.size > MOST else ""
+    head = ["t", "event", "transversality", "saltation", "time +-"]
+    return [f"  events{many}", table(head, rows, left=(1,))]
+
+
+def _guards(cert: Any) -> list[str]:
+    distance = np.asarray(cert.guards.distance)
+    close = [k for k in np.argsort(distance) if np.isfinite(distance[k])][:5]
+    return [
+        f'  guard "{cert.guard_names[k]}" came within {short(distance[k])} of zero near '
+        f"t = {float(cert.guards.t[k]):.6g} without crossing it"
+        for k in close
+    ]
+
+
+def _numbers(cert: Any) -> list[str]:
+    lines = [
+        f"  shortest times: between events {short(cert.order)}, to a save time "
+        f"{short(cert.saves)}, to the end {short(cert.end)}",
+        f"  errors grow by {short(cert.growth)}, derivatives are good to {short(cert.shift)}, "
+        f"noise floor {short(cert.floor)}, tangent and adjoint differ by {short(cert.dot)}",
+    ]
+    if float(cert.condition) > 0:
+        lines.append(
+            f"  algebraic equations: condition {short(cert.condition)}, drift "
+            f"{short(cert.drift)} tolerances"
+        )
+    return lines

@@ -1,0 +1,40 @@
+"""A first look at a solution, cheap enough for every iteration of an optimiser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..base.results import Result
+from ..solution.solution import Solution
+from .guard_outline import along
+from .margins import measure, nearest, promised
+
+TRUSTED, DEGRADED, UNTRUSTED = range(3)
+
+
+@jax.jit
+def quick_level(sol: Solution) -> Any:
+    """Whether a gradient exists here: no touch, no event at grazing, no failure (M78).
+
+    What the whole certificate also looks at (growth of errors, save times, hidden kinks, the order
+    of events) is left out.
+    """
+    found = measure(sol)
+    seen, rows, m = found.seen, found.rows, found.margins
+    unsure = along((seen.unsure[:-1], seen.unsure[1:]), found.place)
+    near = nearest(m.near, unsure)
+    own = rows.own & rows.rooted[:, None]
+    steep = jnp.where(own & (seen.slope != 0), seen.slope**2, 1.0)
+    error = jnp.where(own, jnp.abs(seen.bend) * seen.unsure / steep, 0.0)
+    worst = jnp.max(error, initial=0.0)
+    touched = (sol.stats.touches > 0) & (sol.on_grazing != "ignore")
+    bad = (sol.result > int(Result.terminated)) | touched | ~(near >= 1) | ~(worst <= 0.1)
+    rtol = sol.tolerance[0]
+    some = ~(near >= 100) | ~(worst <= promised(rtol))
+    return jnp.where(bad, UNTRUSTED, jnp.where(some, DEGRADED, TRUSTED)).astype(jnp.int32)
+
+
+VERDICTS = ("TRUSTED", "DEGRADED", "UNTRUSTED")
