@@ -121,7 +121,7 @@ def _curve(
     pick = lambda a, b: np.concatenate([np.asarray(a), np.asarray(b)])[states]
     at = jax.tree.map(pick, rows, segments.at)
     looked_at = np.concatenate([places.t, np.zeros(extra - count)])
-    times = np.concatenate([np.asarray(tape.theta[0] + tape.tau), looked_at])
+    times = np.concatenate([np.asarray(tape.t0 + tape.tau), looked_at])
     return Curve(times[states], at, tuple(v[where] for v in pool), jumps)
 
 

@@ -36,7 +36,7 @@ def equilibrium(system: HybridSystem, guess: Instant, p: Any, *, tol: float = 1e
             parts += model.residuals(here, par)
         return flat(parts)
 
-    first = np.asarray(flat((*calm.w[: model.nx], *calm.z)))
+    first = np.asarray(flat((*model.x_of(calm), *calm.z)))
     still_here = lambda y: residual(y, calm, par_now, p_now)
     scales = Scales(1 + np.abs(first), np.zeros(still_here(jnp.asarray(first)).size))
     root = gauss_newton(still_here, first, scales, tol, SMALLEST)
@@ -50,8 +50,8 @@ def equilibrium(system: HybridSystem, guess: Instant, p: Any, *, tol: float = 1e
 def _placed(model: Model, at: At, y: Any) -> At:
     """The state with these numbers for x and z."""
     n = model.nx
-    new = cut(y, (*at.w[:n], *at.z))
-    return at._replace(w=(*new[:n], *at.w[n:]), z=tuple(new[n:]))
+    new = cut(y, (*model.x_of(at), *at.z))
+    return model.with_x(at, new[:n], z=tuple(new[n:]))
 
 
 def _instant(system: HybridSystem, guess: Instant, model: Model, at: At, par: Par) -> Instant:

@@ -104,7 +104,7 @@ def linearise(
     matrices = _matrices(model, picked, here, par)
     free = null_space(np.asarray(plain("linearise", _rules(system, model, here, par, p))))
     names = _names(model, picked, here, par)
-    return Linear(par.theta[0] + here.tau, **matrices, tangent=free, jumps=None, **names)
+    return Linear(par.t0 + here.tau, **matrices, tangent=free, jumps=None, **names)
 
 
 def _along(system: HybridSystem, sol: Solution, p: Any, ts: Any, inputs: Any) -> Linear:
@@ -128,7 +128,7 @@ def _along(system: HybridSystem, sol: Solution, p: Any, ts: Any, inputs: Any) ->
 
 @functools.partial(jax.jit, static_argnames=("spec",))
 def _states(spec: Spec, tape: Tape, ts: Any) -> At:
-    return jax.vmap(lambda t: state_at(spec, tape, t - tape.theta[0], "right"))(ts)
+    return jax.vmap(lambda t: state_at(spec, tape, t - tape.t0, "right"))(ts)
 
 
 # -- matrices -----------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def _rules(system: HybridSystem, model: Model, at: At, par: Par, p: Any) -> Any:
 
 
 def _names(model: Model, picked: Picked, at: At, par: Par) -> dict:
-    states = numbered(model.x.names(), [v.shape for v in at.w[: model.nx]], "x")
+    states = numbered(model.x.names(), [v.shape for v in model.x_of(at)], "x")
     y = jax.eval_shape(lambda: output(model, at, par))
     outputs = [k for name, v in named(y, "y").items() for k in entries(name, v)]
     return {"states": tuple(states), "inputs": picked.names, "outputs": tuple(outputs)}
@@ -191,31 +191,31 @@ def _with_parameters(system: HybridSystem, model: Model, p: Any, par: Par) -> Pa
         raise ValueError(
             "linearise: an input is a whole number in p. Write it as a float: p={'F': 0.0}."
         )
-    theta = (*par.theta[:2], *floats, *par.theta[2 + len(floats) :])
+    par = model.with_p(par, floats)
     if callable(system.inputs):
         signals = jax.tree.leaves(system.inputs(p), is_leaf=is_signal)
         new = [v for s in signals for v in (s.times, s.values)]
-        first = 2 + len(floats)
-        theta = (*theta[:first], *new, *theta[first + len(new) :])
-    return par._replace(theta=theta)
+        par = model.with_signals(par, new)
+    return par
 
 
 def _signals(model: Model) -> Picked:
     """The inputs that model functions read as `now.u`: all values of a signal move alike."""
-    slots = [slot + 1 for _, slot in model.signals]
-    if not slots:
+    count = len(model.signals)
+    if not count:
         return Picked((), 0, lambda par, u: par)
     avals = model.flow_fn.traced.jaxpr.invars
-    first = len(avals) - sum(model.n_p) - 1 - len(slots)
-    shapes = [v.aval.shape for v in avals[first : first + len(slots)]]
+    first = len(avals) - sum(model.n_p) - 1 - count
+    shapes = [v.aval.shape for v in avals[first : first + count]]
     cuts = np.cumsum([int(np.prod(s)) for s in shapes])
     tree = jax.tree.unflatten(model.u_tree, [jax.ShapeDtypeStruct(s, float) for s in shapes])
     names = [k for name, v in named(tree, "u").items() for k in entries(name, v)]
 
     def moved(par: Par, u: Any) -> Par:
-        theta = list(par.theta)
-        for slot, part, shape in zip(slots, jnp.split(u, cuts[:-1]), shapes, strict=True):
-            theta[slot] = theta[slot] + jnp.reshape(part, shape)
-        return par._replace(theta=tuple(theta))
+        new = []
+        for k, (part, shape) in enumerate(zip(jnp.split(u, cuts[:-1]), shapes, strict=True)):
+            times, values = model.signal_of(par, k)
+            new += [times, values + jnp.reshape(part, shape)]
+        return model.with_signals(par, new)
 
     return Picked(tuple(names), int(cuts[-1]), moved)

@@ -42,8 +42,8 @@ def packed(x: Any) -> tuple[Any, Callable]:
 
 def vector(model: Model, at: At) -> tuple[Any, Callable]:
     """The x of a row state as one vector, and the row state with another."""
-    x, rest = at.w[: model.nx], at.w[model.nx :]
-    return flat(x), lambda new: at._replace(w=(*cut(new, x), *rest))
+    x = model.x_of(at)
+    return flat(x), lambda new: model.with_x(at, cut(new, x))
 
 
 def again(now: Instant) -> Instant:

@@ -64,8 +64,8 @@ def _read(spec: Spec, tape: Tape, ts: Any, side: str, push: Any) -> tuple:
     model, par = spec.model, tape.par()
 
     def one(t: Any, push: Any) -> tuple:
-        offset = t - tape.theta[0]
-        inside = within(tape.theta[0], offset, tape.end.tau, tape.backward)
+        offset = t - tape.t0
+        inside = within(tape.t0, offset, tape.end.tau, tape.backward)
         at = state_at(spec, tape, offset, side)
         if push is not None:
             at = at._replace(w=tuple(v + dv for v, dv in zip(at.w, push, strict=True)))

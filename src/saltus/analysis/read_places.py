@@ -32,7 +32,7 @@ class Places(NamedTuple):
 
 
 def find_places(tape: Tape, looks: Looks) -> Places:
-    n, t0, tau = int(tape.n), tape.theta[0], np.asarray(tape.tau)
+    n, t0, tau = int(tape.n), tape.t0, np.asarray(tape.tau)
     offset = looks.t - np.asarray(t0)
     rows = [
         np.asarray(find_row(tape.tau, tape.n, tape.backward, t0, offset, side), int)

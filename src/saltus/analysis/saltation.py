@@ -96,7 +96,7 @@ def saltations(sol: Solution) -> Jumps:
         member = tape.member[0][k] if tape.member else 0
         sides = tape.state(k), tape.state(k + 1)
         names.append(action.name)
-        times.append(tape.theta[0] + sides[0].tau)
+        times.append(tape.t0 + sides[0].tau)
         matrices.append(saltation(model, action, *sides, tape.par(), member, rooted))
     if not names:
         n = sum(int(np.prod(s)) for s in model.x_shapes)

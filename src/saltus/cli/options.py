@@ -14,13 +14,10 @@ import numpy as np
 from ..base.names import WrongValue, _checked
 from ..base.text import number
 from ..io import load_model
-from ..methods import Dopri5, Dopri8, Method, Radau5, Rodas5P, Tsit5
+from ..methods import METHODS, Method, default
 from ..solver.scenario import Scenario, override
 from .command import UsageError, plain
 
-METHODS: dict[str, type[Method]] = {
-    cls.__name__: cls for cls in (Tsit5, Dopri5, Dopri8, Radau5, Rodas5P)
-}
 RENAMED = re.compile(
     r'Experiment\(columns=\{"([^"]*)": "?([^"}]*)"?\}\)(?: \(None leaves it out\))?'
 )
@@ -221,7 +218,7 @@ def method_of(scenario: Scenario) -> Method:
     """The scenario's own method, or the one that `solve` takes by itself."""
     if scenario.method is not None:
         return scenario.method
-    return Tsit5() if scenario.system.constraint is None else Radau5()
+    return default(constrained=scenario.system.constraint is not None)
 
 
 def parse_value(name: str, text: str) -> Any:

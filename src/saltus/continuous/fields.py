@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from ..base.leaves import Leaves
 from ..methods.runge_kutta import ExplicitStepper
 from ..model.algebraic_states import determined
-from ..model.model import At, Par
+from ..model.model import At
 from ..simulate.record import READ, Spec, action_of
-from ..sweep.rows import Mask, RowData, lift, save_time, spread
+from ..sweep.rows import Mask, RowData, halves, lift, par_of, save_time
 
 
 def explicit(spec: Spec) -> bool:
@@ -27,10 +27,10 @@ def explicit(spec: Spec) -> bool:
 
 
 def _base(spec: Spec, row: RowData, degree: int) -> Callable:
-    model, n = spec.model, spec.model.n_theta
+    model = spec.model
 
     def velocity(s: Leaves, theta: Leaves) -> Leaves:
-        par = Par(theta[:n], row.iota, row.backward)
+        par = par_of(spec, theta, row)
         at = determined(model, At(s[0], s[1:], row.i, row.z), par, degree)
         still = tuple(jnp.zeros_like(v) for v in s[1 + model.moving :])
         return (jnp.ones_like(s[0]), *model.flow(at, par), *still)
@@ -54,11 +54,11 @@ def field(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> Callable:
 
 def inside(spec: Spec, masks: tuple[Mask, ...], row: RowData, length: Any) -> Callable:
     """`(s, theta, u) -> s` after the part `u` of a row of this length: the dense solution."""
-    model, n, degree = spec.model, spec.model.n_theta, len(masks)
+    model, degree = spec.model, len(masks)
 
     def dense(s: Leaves, theta: Leaves, u: Any) -> Leaves:
         def part(s: Leaves, theta: Leaves) -> Leaves:
-            par = Par(theta[:n], row.iota, row.backward)
+            par = par_of(spec, theta, row)
             at = At(s[0], s[1:], row.i, row.z)
             end = spec.stepper.reach(model, par, at, u * length, row.aux, row.h, degree)
             return (s[0] + u * length, *end.w)
@@ -83,11 +83,11 @@ def length_of(spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, thet
 
 def late_by_guard(spec: Spec, k: int, row: RowData, degree: int) -> Callable:
     """`delta(s, theta, ds, dtheta)`: how much later the guard of action `k` is zero (M83)."""
-    model, n = spec.model, spec.model.n_theta
+    model = spec.model
     move = _base(spec, row, degree)
 
     def value(s: Leaves, theta: Leaves) -> Any:
-        par = Par(theta[:n], row.iota, row.backward)
+        par = par_of(spec, theta, row)
         at = determined(model, At(s[0], s[1:], row.i, row.z), par, degree)
         return model.one_guard(model.actions[k], at, par, row.member)
 
@@ -101,12 +101,12 @@ def late_by_guard(spec: Spec, k: int, row: RowData, degree: int) -> Callable:
 
 def late_by_time(spec: Spec, k: int, row: RowData) -> Callable:
     """The same where the time of an action, or a save time, is known ahead."""
-    model, n = spec.model, spec.model.n_theta
+    model = spec.model
 
     def left(s: Leaves, theta: Leaves) -> Any:
-        par = Par(theta[:n], row.iota, row.backward)
+        par = par_of(spec, theta, row)
         due = model.time_of(model.actions[k], At(s[0], s[1:], row.i, row.z), par)
-        if len(theta) > n and k == len(model.actions) - 1:
+        if len(theta) > model.n_theta and k == len(model.actions) - 1:
             saves = (action_of(row.kind) > k) | (row.kind == READ)
             due = jnp.where(saves, save_time(spec, theta, row), due)
         return due - s[0]
@@ -150,8 +150,8 @@ def _carrying(here: Callable, there: Callable, n_s: int, n_theta: int, mask: Mas
     """The state just at the event, one level up."""
 
     def both(s: Leaves, theta: Leaves) -> Leaves:
-        first, inner = s[:n_s], theta[:n_theta]
-        dtheta = spread(theta[n_theta:], inner, mask)
+        first = s[:n_s]
+        inner, dtheta = halves(theta, n_theta, mask)
         return (*here(first, inner), *there(first, inner, s[n_s:], dtheta))
 
     return both

@@ -157,15 +157,14 @@ def _multipliers(model: Model, at: At, par: Par, lam: Leaves) -> tuple[Leaves, L
 
 def _at(model: Model, at: At, par: Par, lam: Leaves) -> tuple[Leaves, Leaves]:
     """Adjoints of x in the papers' form, and those of the constraint."""
-    n, rule = model.nx, model.constraint
+    rule = model.constraint
     assert rule is not None
-    x0, to_x = ravel_pytree(at.w[:n])
+    x0, to_x = ravel_pytree(model.x_of(at))
     z0, to_z = ravel_pytree(at.z)
-    rest = at.w[n:]
     values = ravel_pytree(lam)[0]
 
     def state(tau: Any, x: Any, z: Any) -> At:
-        return At(tau, (*to_x(x), *rest), at.i, to_z(z))
+        return model.with_x(at, to_x(x), tau=tau, z=to_z(z))
 
     def flow(tau: Any, x: Any, z: Any) -> Any:
         return ravel_pytree(model.flow(state(tau, x, z), par))[0]

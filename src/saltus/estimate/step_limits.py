@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..solution.solution import Solution
-from ..trust.certificate import radius
 from ..trust.margins import measure
+from ..trust.solution_certificate import radius
 from ..trust.verdict import UNTRUSTED, quick_level
 
 BEYOND = 1.25  # how far a step may go, in units of what the margins allow

@@ -47,10 +47,10 @@ class Tools:
 
     def state(self, tau: Any, y: Any, at: At) -> At:
         moving, z = self.back(y)
-        return At(tau, (*moving, *at.w[self.model.moving :]), at.i, z)
+        return self.model.with_moving(at, moving, tau=tau, z=z)
 
     def vector(self, at: At) -> np.ndarray:
-        return np.asarray(ravel_pytree((at.w[: self.model.moving], at.z))[0])
+        return np.asarray(ravel_pytree((self.model.moving_of(at), at.z))[0])
 
     def each(self, flat: np.ndarray) -> Leaves:
         """Entries of all guards as a leaf for every guard."""
@@ -84,7 +84,7 @@ def _tools(spec: Spec, shapes: tuple, algebraic: tuple) -> Tools:
 
 def tools(spec: Spec, at: At) -> Tools:
     """Made once for each model and shape of its states."""
-    shapes = tuple(np.shape(v) for v in at.w[: spec.model.moving])
+    shapes = tuple(np.shape(v) for v in spec.model.moving_of(at))
     return _tools(spec, shapes, tuple(np.shape(v) for v in at.z))
 
 

@@ -152,17 +152,17 @@ class Arc(NamedTuple):
 
 def _along(model: Model, par: Par, c: Carry) -> tuple[list[Arc], Leaves]:
     """How every guard goes on if it keeps bending like this, and how the states bend."""
-    m, sig = model.moving, sigma(par)
+    sig = sigma(par)
 
     def slopes(tau: Any, moving: Leaves) -> tuple[Leaves, Leaves]:
-        at = At(tau, (*moving, *c.at.w[m:]), c.at.i, c.at.z)
+        at = model.with_moving(c.at, moving, tau=tau)
         if model.constraint is not None:
             at = attached(model, at, par, 1)
         k = model.flow(at, par)
         return guard_slopes(model, at, par, k)[1], k
 
     along = (jnp.ones_like(c.at.tau), c.k1)
-    (slope, _), (bend, bends) = jax.jvp(slopes, (c.at.tau, c.at.w[:m]), along)
+    (slope, _), (bend, bends) = jax.jvp(slopes, (c.at.tau, model.moving_of(c.at)), along)
     return [Arc(sig * a, b) for a, b in zip(slope, bend, strict=True)], bends
 
 
@@ -184,10 +184,8 @@ def first_length(model: Model, par: Par, knobs: Knobs, c: Carry) -> Any:
 def settled(model: Model, par: Par, knobs: Knobs, c: Carry) -> Carry:
     """The loop's state where a contact bounces no higher than the tolerances can tell."""
     arcs, errors, sig = _along(model, par, c)[0], _errors(c, knobs), sigma(par)
-    by_state = lambda moving: model.guard_values(
-        c.at._replace(w=(*moving, *c.at.w[model.moving :])), par
-    )
-    jacobians = jax.jacfwd(by_state)(c.at.w[: model.moving])
+    by_state = lambda moving: model.guard_values(model.with_moving(c.at, moving), par)
+    jacobians = jax.jacfwd(by_state)(model.moving_of(c.at))
     flags = []
     for action, side, arc, row in zip(model.guards, c.sides, arcs, jacobians, strict=True):
         contact = action.reset is not None and not action.terminal and action.direction != 0
@@ -204,9 +202,9 @@ def settled(model: Model, par: Par, knobs: Knobs, c: Carry) -> Carry:
 def failure(spec: Spec, par: Par, knobs: Knobs, c: Carry, flag: int) -> Result:
     """The name for what SUNDIALS gave up at."""
     model = spec.model
-    h = AHEAD * sigma(par) * jnp.abs(par.theta[1] - par.theta[0])
+    h = AHEAD * sigma(par) * jnp.abs(par.t1 - par.t0)
     ahead = tuple(v + h * k for v, k in zip(c.at.w, c.k1, strict=False))
-    there = c.at._replace(tau=c.at.tau + h, w=(*ahead, *c.at.w[len(ahead) :]))
+    there = model.with_moving(c.at, ahead, tau=c.at.tau + h)
     rates = sum(jnp.sum(v) for v in (*c.k1, *model.flow(there, par)))
     if not bool(jnp.isfinite(rates)):
         return Result.non_finite

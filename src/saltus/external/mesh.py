@@ -23,10 +23,10 @@ NEWTON = 4  # iterations from a state that is nearly the end
 def guess(stepper: Any, model: Model, par: Par, at: At, end: At, h: Any) -> Leaves:
     """What a row records, from both of its ends: cubics for x, straight lines for z."""
     if isinstance(getattr(stepper, "inner", stepper), Trapezoidal):
-        return (*end.w[: model.moving], *end.z)
+        return (*model.moving_of(end), *end.z)
     layout, n = unknowns(model), model.nx
     slopes = zip(model.flow(at, par)[:n], model.flow(end, par)[:n], strict=True)
-    ends = zip(at.w[:n], end.w[:n], slopes, strict=True)
+    ends = zip(model.x_of(at), model.x_of(end), slopes, strict=True)
     cubics = [cubic(a, b, h * f, h * g) for a, b, (f, g) in ends]
     out: list[Any] = []
     for c in map(float, NODES):
@@ -73,12 +73,12 @@ class Trapezoidal:
         root, back = ravel_pytree(aux[:m])
 
         def state(moving: Leaves) -> At:
-            return At(at.tau + h, (*moving, *at.w[m:]), at.i, aux[m:])
+            return model.with_moving(at, moving, tau=at.tau + h, z=aux[m:])
 
         def residual(flat: Any) -> Any:
             moving = back(flat)
             last = model.flow(attached(model, state(moving), par, degree), par)
-            parts = zip(moving, at.w[:m], first, last, strict=True)
+            parts = zip(moving, model.moving_of(at), first, last, strict=True)
             return ravel_pytree(tuple(b - a - 0.5 * h * (f + g) for b, a, f, g in parts))[0]
 
         matrix = still(jax.jacfwd(residual)(still(root)))
@@ -93,14 +93,13 @@ class Trapezoidal:
         end = at
         for _ in range(NEWTON):
             end = self.row(model, par, at, h, aux, 1)
-            aux = (*end.w[: model.moving], *end.z)
+            aux = (*model.moving_of(end), *end.z)
         return end, aux
 
     def reach(
         self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
     ) -> At:
         """A value inside a row: the cubic through values and slopes at its ends."""
-        m = model.moving
         u = h / jnp.where(length == 0, 1.0, length)
         last = self.row(model, par, at, length, aux, max(degree, 1))
         f0 = model.flow(attached(model, at, par, degree), par)
@@ -110,7 +109,7 @@ class Trapezoidal:
             + u * (1 - u) * length * ((1 - u) * f - u * g)
             for a, b, f, g in zip(at.w, last.w, f0, f1, strict=False)
         )  # fmt: skip
-        there = At(at.tau + h, (*moving, *at.w[m:]), at.i, at.z)
+        there = model.with_moving(at, moving, tau=at.tau + h)
         return determined(model, there, par, degree)
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:

@@ -124,7 +124,7 @@ class Run:
         if abs(way) > HAIR * float(resolution(at.tau)):
             return False
         moving = tuple(v + way * k for v, k in zip(at.w, self.carry.k1, strict=False))
-        there = At(jnp.asarray(target), (*moving, *at.w[len(moving) :]), at.i, at.z)
+        there = self.spec.model.with_moving(at, moving, tau=jnp.asarray(target))
         crossed = np.zeros(sum(g.size or 1 for g in self.spec.model.guards), np.int32)
         step = Step(there, self.tools.each(crossed), jnp.asarray(True))
         self._keep(*self.tools.landed(self.par, self.carry, step))
@@ -218,7 +218,7 @@ def _mesh_rule(spec: Spec) -> Any:
         first = guess(stepper, model, par, at, end, length)
         reached, aux = stepper.redo(model, par, at, length, first, length)
         none = tuple(jnp.zeros_like(v) for v in aux)
-        pairs = zip(reached.w, end.w[: model.nx], strict=False)
+        pairs = zip(reached.w, model.x_of(end), strict=False)
         defects = tuple(jnp.where(steps, a - b, 0.0) for a, b in pairs)
         return select(steps, aux, none), defects
 

@@ -109,7 +109,7 @@ class Segment:
 def _options(tools: Tools, c: Carry, par: Par, knobs: Knobs) -> dict[str, Any]:
     """Tolerances and lengths of steps."""
     at = c.at
-    leaves = (*at.w[: tools.model.moving], *at.z)
+    leaves = (*tools.model.moving_of(at), *at.z)
     parts = [
         np.broadcast_to(np.asarray(a, float), np.shape(v)).ravel()
         for v, a in zip(leaves, knobs.atol, strict=False)

@@ -86,7 +86,7 @@ class Collocation(NamedTuple):
     def end(self, stages: list[Vec]) -> At:
         """The state at the last stage, with the integrals."""
         field, h, model = self.field, self.h, self.field.model
-        q = field.at.w[model.nx : model.moving]
+        q = model.integrals_of(field.at)
         if q:
             tau = field.at.tau
             rates = [

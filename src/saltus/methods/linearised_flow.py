@@ -51,16 +51,17 @@ class Line(NamedTuple):
 
     def moves(self, u: Any, place: Any, part: Any) -> Any:
         """`h (f_x u + part f_p v)` at a `place` of the step, 0 to 1."""
-        model, par, m = self.model, self.par, self.model.moving
+        model, par, at = self.model, self.par, self.at
         along = lambda a, b: tuple(
             (u + place * (v - u)).astype(u.dtype) for u, v in zip(a, b, strict=True)
         )
-        x, z = along(self.at.w[:m], self.end.w[:m]), along(self.at.z, self.end.z)
-        rest, tau = self.at.w[m:], self.at.tau + place * self.h
+        x = along(model.moving_of(at), model.moving_of(self.end))
+        z = along(at.z, self.end.z)
+        rest, tau = model.held_of(at), at.tau + place * self.h
 
         def flow(moving: Leaves, rest: Leaves, theta: Leaves) -> Any:
             there = par._replace(theta=theta)
-            here = At(tau, (*moving, *rest), self.at.i, z)
+            here = model.with_moving(model.with_held(at, rest), moving, tau=tau, z=z)
             return flat(model.flow(attached(model, here, there, 1), there))
 
         turn = jax.tree.map(lambda v: (part * v).astype(v.dtype), tuple(self.push))

@@ -132,7 +132,7 @@ class RadauStepper:
         inc = _untransformed(state.w)
         stages = [add((1.0, y), (1.0, z)) for z in inc]
         rates = [field.both(at.tau + c * h, s)[1] for c, s in zip(C, stages, strict=True)]
-        q = at.w[model.nx : model.moving]
+        q = model.integrals_of(at)
         q_end = tuple(
             (v + h * sum(float(A[2, j]) * r[i] for j, r in enumerate(rates))).astype(v.dtype)
             for i, v in enumerate(q)
@@ -152,7 +152,7 @@ class RadauStepper:
         ways = zip(*(field.layout.unpack(tuple(map(jnp.abs, v))) for v in inc), strict=True)
         moves = [sum(v) for v in ways][: model.nx]
         moves += [jnp.abs(h) * sum(map(jnp.abs, r)) for r in zip(*rates, strict=True)]
-        sizes = scales(goal, at.w[: model.moving], end.w[: model.moving], goal.atol[: model.moving])
+        sizes = scales(goal, model.moving_of(at), model.moving_of(end), goal.atol[: model.moving])
         lost = blind(model, moves, sizes)
         k_end = model.flow(end, par)
         return Trial(
@@ -170,7 +170,7 @@ class RadauStepper:
         return Damping(damped(field, factors, REAL / h), 1 / REAL)
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
-        y = unknowns(model).pack((*at.w[: model.nx], *at.z))
+        y = unknowns(model).pack((*model.x_of(at), *at.z))
         inc = [add((1.0, s), (-1.0, y)) for s in _stages(aux)]
         out = [add((1.0, y), *zip(lagrange(0.5 + 0.5 * float(c)), inc, strict=True)) for c in C]
         return tuple(v for vec in still(out) for v in vec)
@@ -330,7 +330,7 @@ def _error(
     for i, r0 in enumerate(k[model.nx :]):
         z_q = [sum(float(A[s, j]) * rates[j][i] for j in range(3)) for s in range(3)]
         e = lead * (r0 + sum(float(w) * z for w, z in zip(ERROR, z_q, strict=True)) + extra[i])
-        q0, atol = at.w[model.nx + i], goal.atol[model.nx + i]
+        q0, atol = model.integrals_of(at)[i], goal.atol[model.nx + i]
         size = atol + goal.rtol * jnp.maximum(jnp.abs(q0), jnp.abs(q_end[i]))
         parts_q.append((e, size))
     n, m = sum(v.size for v in error), sum(e.size for e, _ in parts_q)

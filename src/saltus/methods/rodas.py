@@ -122,13 +122,14 @@ class RodasStepper:
         step = _Step(field, h)
         us, qs = step.values(k)
         y, m = field.start(), model.nx
-        q = at.w[m : model.moving]
+        q = model.integrals_of(at)
         end = step.state(1.0, B, us, qs)
         end = solved(model, end, par)[0]
-        scale = field.scale(goal, tuple(map(larger, y, field.layout.pack((*end.w[:m], *end.z)))))
+        reached = field.layout.pack((*model.x_of(end), *end.z))
+        scale = field.scale(goal, tuple(map(larger, y, reached)))
         parts = list(zip(us[-1], scale, strict=True))
         for i, e in enumerate(qs[-1]):
-            size = goal.atol[m + i] + goal.rtol * larger(q[i], end.w[m + i])
+            size = goal.atol[m + i] + goal.rtol * larger(q[i], model.integrals_of(end)[i])
             parts.append((e, size))
         last = [*B]
         weights = [w + 0.5 * b for w, b in zip(MIDDLE, last, strict=True)]
@@ -139,7 +140,7 @@ class RodasStepper:
             sum(s * u[i] for s, u in zip(slopes, qs, strict=True)) for i in range(len(q))
         )
         count = jnp.full((), 8, jnp.int32)
-        sizes = scales(goal, at.w[: model.moving], end.w[: model.moving], goal.atol[: model.moving])
+        sizes = scales(goal, model.moving_of(at), model.moving_of(end), goal.atol[: model.moving])
         some = [(*field.layout.unpack(us[j])[:m], *qs[j]) for j in (0, 3, 5)]
         moves = [sum(map(jnp.abs, v)) for v in zip(*some, strict=True)]
         lost = blind(model, moves, sizes)
@@ -194,10 +195,10 @@ class _Step:
     def state(self, fraction: float, weights: Any, us: list[Vec], qs: list[Leaves]) -> At:
         field = self.field
         y = add((1.0, field.start()), *[(float(w), u) for w, u in zip(weights, us, strict=True)])
-        n, at = field.model.nx, field.at
+        at = field.at
         q = tuple(
             (v + sum(float(w) * u[i] for w, u in zip(weights, qs, strict=True))).astype(v.dtype)
-            for i, v in enumerate(at.w[n : field.model.moving])
+            for i, v in enumerate(field.model.integrals_of(at))
         )
         return field.state(at.tau + fraction * self.h, y, q)
 

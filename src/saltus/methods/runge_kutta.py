@@ -99,15 +99,15 @@ class ExplicitStepper:
     ) -> Trial:
         tab, m = self.tableau, model.moving
         seek = _Seeker(model, par, at)
-        x = at.w[:m]
+        x = model.moving_of(at)
         end, ks = full_step(tab, seek.flow, at.tau, x, h, k, stage_maker(model))
         sizes = scales(goal, x, end, goal.atol[:m])
         error = error_norm(tab, sizes, h, ks)
         lost = blind(model, _moves(h, ks), sizes)
         *inside, z = seek.found
-        last = At(at.tau + h, (*end, *at.w[m:]), at.i, z)
+        last = model.with_moving(at, end, tau=at.tau + h, z=z)
         x_mid, k_mid = middle(tab, x, h, ks)
-        mid = At(at.tau + 0.5 * h, (*x_mid, *at.w[m:]), at.i, at.z)
+        mid = model.with_moving(at, x_mid, tau=at.tau + 0.5 * h)
         if model.constraint is not None and any(model.constraint.seen):
             mid = solved(model, mid, par)[0]
         count = jnp.full((), tab.stages - 1, jnp.int32)
@@ -143,9 +143,10 @@ class ExplicitStepper:
         return self._end(at, h, _Seeker(model, par, at, degree))
 
     def _end(self, at: At, h: Any, along: _Seeker) -> At:
-        m = along.model.moving
-        end = step(self.tableau, along.flow, at.tau, at.w[:m], h, stage_maker(along.model))
-        return At(at.tau + h, (*end, *at.w[m:]), at.i, along.found[-1])
+        model = along.model
+        x = model.moving_of(at)
+        end = step(self.tableau, along.flow, at.tau, x, h, stage_maker(model))
+        return model.with_moving(at, end, tau=at.tau + h, z=along.found[-1])
 
 
 class _Seeker:
@@ -158,7 +159,7 @@ class _Seeker:
     def flow(self, s: Any, moving: Leaves) -> Leaves:
         model, par, at = self.model, self.par, self.at
         guess = self.found[-1] if self.found else at.z
-        here = self.state(At(s, (*moving, *at.w[model.moving :]), at.i, guess))
+        here = self.state(model.with_moving(at, moving, tau=s, z=guess))
         self.found.append(here.z)
         return model.flow(here, par)
 

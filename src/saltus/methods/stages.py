@@ -33,12 +33,12 @@ class Field(NamedTuple):
         model, at = self.model, self.at
         leaves = self.layout.unpack(y)
         x = tuple(v.astype(o.dtype) for v, o in zip(leaves[: model.nx], at.w, strict=False))
-        q = at.w[model.nx : model.moving] if q is None else q
+        q = model.integrals_of(at) if q is None else q
         z = tuple(v.astype(o.dtype) for v, o in zip(leaves[model.nx :], at.z, strict=True))
-        return At(tau, (*x, *q, *at.w[model.moving :]), at.i, z)
+        return model.with_moving(at, (*x, *q), tau=tau, z=z)
 
     def start(self) -> Vec:
-        return self.layout.pack((*self.at.w[: self.model.nx], *self.at.z))
+        return self.layout.pack((*self.model.x_of(self.at), *self.at.z))
 
     def both(self, tau: Any, y: Vec) -> tuple[Vec, Leaves]:
         """`(f, g)` packed, and the rates."""
@@ -104,7 +104,7 @@ class Field(NamedTuple):
 def damped(field: Field, factors: Any, shift: Any) -> Callable[[Any], Any]:
     """`x -> (shift M - J)^-1 shift M x` of flat vectors; integrals stay as they are."""
     model, layout, mass = field.model, field.layout, field.mass()
-    xs, none = field.at.w[: model.nx], tuple(jnp.zeros_like(v) for v in field.at.z)
+    xs, none = model.x_of(field.at), tuple(jnp.zeros_like(v) for v in field.at.z)
     size = sum(int(np.prod(jnp.shape(v))) for v in xs)
 
     def apply(u: Any) -> Any:

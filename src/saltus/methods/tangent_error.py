@@ -154,10 +154,7 @@ def _signs(leaves: Sequence[Any], place: int = 0) -> list:
 
 def way(model: Model, at: At, par: Par) -> Way:
     """A direction in discrete floats and in parameters that are not times."""
-    rest, m = at.w[model.moving :], model.n_d[0]
-    values = {slot + 1 for _, slot in model.signals}
-    last = model.first_tick + 2 * model.ticks
-    used = {*range(2, 2 + model.n_p[0]), *values, *range(last, model.n_theta - 1)}
+    rest, m, used = model.held_of(at), len(model.discrete_of(at)), model.places_of_values
     flags = [*(j < m for j in range(len(rest))), *(j in used for j in range(len(par.theta)))]
     leaves = (*rest, *par.theta)
     out = tuple(

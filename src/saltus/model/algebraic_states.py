@@ -61,14 +61,12 @@ def hidden(model: Model, at: At, par: Par) -> Leaves:
     assert rule is not None
     if rule.highest == 1:
         return model.residuals(at, par)
-    n = model.nx
-    slope = model.flow(at, par)[:n]
-    rest = at.w[n:]
+    slope = model.flow(at, par)[: model.nx]
 
     def of_state(tau: Any, x: Leaves) -> Leaves:
-        return model.residuals(at._replace(tau=tau, w=(*x, *rest)), par)
+        return model.residuals(model.with_x(at, x, tau=tau), par)
 
-    values, rates = jax.jvp(of_state, (at.tau, at.w[:n]), (jnp.ones_like(at.tau), slope))
+    values, rates = jax.jvp(of_state, (at.tau, model.x_of(at)), (jnp.ones_like(at.tau), slope))
     pins = (False,) * len(values)
     if rule.pinned is not None:
         pins = tuple(rule.pinned(model.args(at, par), par))
@@ -168,17 +166,16 @@ def violated(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
     rule = model.constraint
     if rule is None or rule.highest == 1:
         return jnp.zeros((), bool)
-    n = model.nx
     x = Layout(model.x_shapes)
     rows = Layout(rule.rows)
 
     def of_state(y: Vec) -> Vec:
-        return rows.pack(model.residuals(at._replace(w=(*x.unpack(y), *at.w[n:])), par))
+        return rows.pack(model.residuals(model.with_x(at, x.unpack(y)), par))
 
-    y = x.pack(at.w[:n])
+    y = x.pack(model.x_of(at))
     values = _entries(of_state(y))
     give = _entries(
-        x.weights([a + rtol * jnp.abs(v) for v, a in zip(at.w[:n], atol, strict=False)])
+        x.weights([a + rtol * jnp.abs(v) for v, a in zip(model.x_of(at), atol, strict=False)])
     )
     if model.pattern is None:
         room = jnp.sum(jnp.abs(dense(jacobian(of_state, y))) * give[None, :], axis=1)
@@ -234,7 +231,7 @@ def steepness(model: Model, at: At, par: Par) -> Any:
     def change(way: Leaves) -> Any:
         return turning(model, at, par, way[0], way[1:], none, jnp.ones((), bool))[0]
 
-    return jnp.max(jax.vmap(change)(own_moves((at.tau, *at.w[: model.nx]))))
+    return jnp.max(jax.vmap(change)(own_moves((at.tau, *model.x_of(at)))))
 
 
 def _product(a: Any, b: Any) -> Any:
@@ -250,16 +247,16 @@ def turning(
     Over this time and this `way` of x; z has `moved`, or `follows` as the equations have it, and
     farther by `moved`.
     """
-    pack, n = layout(model), model.nx
-    rest, z = at.w[n:], pack.pack(at.z)
+    pack = layout(model)
+    z = pack.pack(at.z)
 
     def equations(tau: Any, x: Leaves) -> Any:
-        return _equations(model, at._replace(tau=tau, w=(*x, *rest)), par)
+        return _equations(model, model.with_x(at, x, tau=tau), par)
 
     def slopes(tau: Any, x: Leaves, z: Vec) -> Any:
         return dense(jacobian(equations(tau, x), z))
 
-    here, along = (at.tau, at.w[:n]), (time, way)
+    here, along = (at.tau, model.x_of(at)), (time, way)
     left = jax.jvp(lambda tau, x: equations(tau, x)(z), here, along)[1]
     inverse = invert(slopes(*here, z))
     after = -jnp.sum(inverse * _entries(left)[None, :], axis=1)
@@ -276,9 +273,9 @@ def _runs_away(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any:
     n, m = model.nx, model.moving
 
     def of_state(tau: Any, moving: Leaves) -> Leaves:
-        return attached(model, at._replace(tau=tau, w=(*moving, *at.w[m:])), par, 1).z
+        return attached(model, model.with_moving(at, moving, tau=tau), par, 1).z
 
-    speeds = jax.jvp(of_state, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), tuple(k)))[1]
+    speeds = jax.jvp(of_state, (at.tau, model.moving_of(at)), (jnp.ones_like(at.tau), tuple(k)))[1]
     moment = 1e-9 * jnp.abs(at.tau)
 
     def most(speeds: Leaves, values: Leaves, atol: Leaves) -> Any:
@@ -288,7 +285,7 @@ def _runs_away(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any:
         ]
         return jnp.max(jnp.stack(parts))
 
-    moved = most(tuple(k)[:n], at.w[:n], atol[:n])
+    moved = most(tuple(k)[:n], model.x_of(at), atol[:n])
     return (most(speeds, at.z, atol[m:]) > 1e3) & (moved < 1.0)
 
 

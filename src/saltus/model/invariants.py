@@ -70,7 +70,7 @@ def onto(model: Model, at: At, par: Par) -> At:
     if rule is None:
         return at
     x = rule.project(model.args(at, par), par)
-    return at._replace(w=(*x, *at.w[model.nx :]))
+    return model.with_x(at, x)
 
 
 def broken(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
@@ -80,18 +80,18 @@ def broken(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
     """
     if model.invariant is None:
         return jnp.zeros((), bool)
-    n = model.nx
-    give = tuple(10 * (a + rtol * jnp.abs(v)) for v, a in zip(at.w[:n], atol, strict=False))
-    wide = tuple(jnp.broadcast_to(g, v.shape) for g, v in zip(give, at.w[:n], strict=True))
+    x0 = model.x_of(at)
+    give = tuple(10 * (a + rtol * jnp.abs(v)) for v, a in zip(x0, atol, strict=False))
+    wide = tuple(jnp.broadcast_to(g, v.shape) for g, v in zip(give, x0, strict=True))
 
     def values(x: Leaves) -> Any:
-        here = at._replace(w=(*x, *at.w[n:]))
+        here = model.with_x(at, x)
         return jnp.concatenate([jnp.ravel(v) for v in residuals(model, here, par)])
 
-    slopes = jax.jacrev(values)(at.w[:n])
-    size = values(at.w[:n]).size
+    slopes = jax.jacrev(values)(x0)
+    size = values(x0).size
     parts = [
         jnp.sum(jnp.abs(jnp.reshape(s, (size, -1))) * jnp.ravel(g)[None], axis=1)
         for s, g in zip(slopes, wide, strict=True)
     ]
-    return jnp.any(~(jnp.abs(values(at.w[:n])) <= sum(parts)))
+    return jnp.any(~(jnp.abs(values(x0)) <= sum(parts)))

@@ -1,19 +1,13 @@
 """A system as functions on leaves: what the loop, the sweeps and the solution compute with.
 
-A row state is `(tau, w, i, z)`: the offset from the start time, the float leaves
-`w = (x..., q..., d floats..., pending times...)`, the recorded leaves
-`i = (d others..., mode, tick counts..., signal segments..., flags of kinks)`, and the algebraic
-states. These are a function of the others (algebraic_states.py), so only their value is recorded.
-Parameters are `theta = (t0, t1, p floats..., signals..., ticks..., closed-over floats..., probe)`,
-differentiated, and `iota = (p others..., closed-over others...)`, not. A `Model` is hashable by
-what it computes.
+Their places are in layout.py. A `Model` is hashable by what it computes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,25 +15,9 @@ import jax.numpy as jnp
 from ..base.leaves import Leaves, Shape
 from ..base.tracing import Traced, operations
 from ..system.inputs import Signal
+from .layout import At, Par, Places
 
 LIGHT, LONG = 24, 100  # operations
-
-
-class At(NamedTuple):
-    """Where a row starts: offset from t0, float leaves, recorded leaves, algebraic states."""
-
-    tau: Any
-    w: Leaves
-    i: Leaves
-    z: Leaves = ()
-
-
-class Par(NamedTuple):
-    """What does not change along a solve; `backward` is true when time decreases."""
-
-    theta: Leaves
-    iota: Leaves
-    backward: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +28,12 @@ class Fn:
     slots: tuple[tuple[str, int], ...]
     out: Any = None
 
+    def closed_over(self, par: Par) -> list:
+        """The values of what it closes over."""
+        return [par.theta[j] if kind == "f" else par.iota[j] for kind, j in self.slots]
+
     def __call__(self, args: Leaves, par: Par) -> list:
-        consts = [par.theta[j] if kind == "f" else par.iota[j] for kind, j in self.slots]
-        return self.traced.call(*consts, *args)
+        return self.traced.call(*self.closed_over(par), *args)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +88,7 @@ class Invariant:
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
+class Model(Places):
     """Everything static about a solve. Equal models compute alike and share compiled code.
 
     `build` hands out one object for all equal models, so that comparing is comparing identities.
@@ -143,44 +124,11 @@ class Model:
     def _hash(self) -> int:
         return hash(tuple(getattr(self, f.name) for f in dataclasses.fields(self)))
 
-    # -- places -------------------------------------------------------------------------------
-    @property
-    def nx(self) -> int:
-        return self.x.kinds.count("f")
-
-    @property
-    def moving(self) -> int:
-        """How many leaves of `w` the flow moves: x and q come first."""
-        return self.nx + self.q.kinds.count("f")
-
+    # -- what it is ---------------------------------------------------------------------------
     @property
     def x_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of the differential leaves."""
         return tuple(v.aval.shape for v in self.flow_fn.traced.jaxpr.outvars[: self.nx])
-
-    @property
-    def n_z(self) -> int:
-        """Algebraic leaves."""
-        return len(self.z.kinds)
-
-    @property
-    def n_d(self) -> tuple[int, int]:
-        floats = self.d.kinds.count("f")
-        return floats, sum(k in "ik" for k in self.d.kinds)
-
-    @property
-    def n_w(self) -> int:
-        """Float leaves of a row state."""
-        return self.place_pending + sum(a.kind == "time" for a in self.actions)
-
-    @property
-    def n_i(self) -> int:
-        """Recorded leaves of a row state."""
-        return self.place_flags + bool(self.kinks)
-
-    @property
-    def place_flags(self) -> int:
-        return self.place_segments + len(self.signals)
 
     @property
     def families(self) -> int:
@@ -205,22 +153,6 @@ class Model:
     def timed(self) -> tuple[Action, ...]:
         return tuple(a for a in self.actions if a.kind not in ("guard", "zeno"))
 
-    @property
-    def place_pending(self) -> int:
-        return self.moving + self.n_d[0]
-
-    @property
-    def place_mode(self) -> int:
-        return self.n_d[1]
-
-    @property
-    def place_ticks(self) -> int:
-        return self.place_mode + bool(self.modes)
-
-    @property
-    def place_segments(self) -> int:
-        return self.place_ticks + self.ticks
-
     @functools.cached_property
     def length(self) -> int:
         """How many operations the flow has."""
@@ -237,27 +169,26 @@ class Model:
         return self.length > LONG
 
     # -- arguments of user functions ----------------------------------------------------------
-    def inputs(self, t: Any, i: Leaves, theta: Leaves) -> list:
+    def inputs(self, t: Any, i: Leaves, par: Par) -> list:
         """The inputs' values: each signal read in its own segment, constant within a row."""
         values = []
-        for j, (cls, slot) in enumerate(self.signals):
-            signal = cls.of_leaves(theta[slot], theta[slot + 1])
+        for j, (cls, _) in enumerate(self.signals):
+            signal = cls.of_leaves(*self.signal_of(par, j))
             values.append(signal.value(t, i[self.place_segments + j]))
         return values
 
     def args(self, at: At, par: Par, member: Any = 0) -> Leaves:
         """The flat arguments of every traced user function."""
-        nd_f, nd_i = self.n_d
-        t = par.theta[0] + at.tau
+        t = par.t0 + at.tau
         return (
             t,
-            *at.w[: self.nx],
+            *self.x_of(at),
             *at.z,
-            *at.w[self.moving : self.moving + nd_f],
-            *at.i[: nd_i + bool(self.modes)],
-            *self.inputs(t, at.i, par.theta),
+            *self.discrete_of(at),
+            *at.i[: self.place_ticks],
+            *self.inputs(t, at.i, par),
             jnp.asarray(member, dtype=jnp.int32),
-            *par.theta[2 : 2 + self.n_p[0]],
+            *self.p_of(par),
             *par.iota[: self.n_p[1]],
         )
 
@@ -308,19 +239,18 @@ class Model:
 
     def time_of(self, action: Action, at: At, par: Par) -> Any:
         """When a timed action is due, as an offset from t0; it may lie behind."""
-        theta = par.theta
         if action.kind == "time":
-            return at.w[self.place_pending + action.index] - theta[0]
+            return self.pending_of(at)[action.index] - par.t0
         if action.kind == "ticks":
-            slot = self.first_tick + 2 * action.index
+            period, offset = self.tick_of(par, action.index)
             count = at.i[self.place_ticks + action.index]
-            return theta[slot] * count + (theta[slot + 1] - theta[0])
+            return period * count + (offset - par.t0)
         if action.kind == "signal":
-            times = theta[self.signals[action.index][1]]
+            times = self.signal_of(par, action.index)[0]
             segment = at.i[self.place_segments + action.index] - par.backward.astype(jnp.int64)
             inside = jnp.clip(segment, 0, times.shape[0] - 1)
-            return jax.lax.dynamic_index_in_dim(times, inside, keepdims=False) - theta[0]
-        return theta[1] - theta[0]
+            return jax.lax.dynamic_index_in_dim(times, inside, keepdims=False) - par.t0
+        return par.t1 - par.t0
 
     def with_pending_times(self, at: At, par: Par) -> At:
         """The same state with every `next_time` evaluated anew."""
@@ -330,24 +260,23 @@ class Model:
         args = self.args(at, par)
         times = [a.next_time(args, par)[0] for a in timed]  # type: ignore[misc]
         times = [jnp.asarray(v, dtype=jnp.float64) for v in times]
-        return at._replace(w=(*at.w[: self.place_pending], *times))
+        return self.with_pending(at, times)
 
     def reset(self, action: Action, at: At, par: Par, member: Any) -> At:
         """The state just after `action` (M6): the reset, then counters.
 
         Its algebraic states are a guess, and its pending times still old."""
-        w, i, z = at.w, at.i, at.z
+        i = at.i
         if action.reset is not None:
             out = list(action.reset(self.args(at, par, member), par))
-            nd_f, nd_i = self.n_d
+            nd_f, n_i = self.n_d[0], self.place_ticks
             x, z = out[: self.nx], tuple(out[self.nx : self.nx + self.n_z])
             rest = out[self.nx + self.n_z :]
-            w = (*x, *w[self.nx : self.moving], *rest[:nd_f], *w[self.place_pending :])
-            n_i = nd_i + bool(self.modes)
+            at = self.with_held(self.with_x(at, x, z=z), (*rest[:nd_f], *self.pending_of(at)))
             i = (*rest[nd_f : nd_f + n_i], *i[n_i:])
         if action.kind in ("ticks", "signal"):
             base = self.place_ticks if action.kind == "ticks" else self.place_segments
             j = base + action.index
             step = jnp.where(par.backward, -1, 1).astype(i[j].dtype)
             i = (*i[:j], i[j] + step, *i[j + 1 :])
-        return At(at.tau, w, i, z)
+        return at._replace(i=i)

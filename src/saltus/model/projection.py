@@ -46,16 +46,15 @@ def projected(model: Model, at: At, par: Par) -> At:
         at = _onto(model, at, par)
     if rule is None or rule.highest == 1:
         return at
-    n = model.nx
-    flat0, sizes = _ravel(at.w[:n])
+    flat0, sizes = _ravel(model.x_of(at))
 
     def g(x: Any, at: At, par: Par) -> Any:
-        return _kept(model, at._replace(w=(*_unravel(x, at.w[:n], sizes), *at.w[n:])), par)
+        return _kept(model, model.with_x(at, _unravel(x, model.x_of(at), sizes)), par)
 
     def kkt(y: Any, at: At, par: Par) -> Any:
         x, mu = y[: flat0.size], y[flat0.size :]
         value, pull = jax.vjp(lambda v: g(v, at, par), x)
-        return jnp.concatenate([x - _ravel(at.w[:n])[0] + pull(mu)[0], value])
+        return jnp.concatenate([x - _ravel(model.x_of(at))[0] + pull(mu)[0], value])
 
     calm = still((at, par))
     size = jax.eval_shape(lambda: g(flat0, at, par)).shape[0]
@@ -69,7 +68,7 @@ def projected(model: Model, at: At, par: Par) -> At:
     inverse = still(jnp.linalg.pinv(jax.jacfwd(kkt)(root, *calm)))
     for _ in range(DEGREE):
         root = root - inverse @ kkt(root, at, par)
-    return at._replace(w=(*_unravel(root[: flat0.size], at.w[:n], sizes), *at.w[n:]))
+    return model.with_x(at, _unravel(root[: flat0.size], model.x_of(at), sizes))
 
 
 def _kept(model: Model, at: At, par: Par) -> Any:
@@ -92,14 +91,13 @@ def along(model: Model, at: At, par: Par, step: Leaves, change: Leaves) -> Leave
     `step - g_x^T (g_x g_x^T)^+ (g_x step + g_theta change)`, to first order."""
     if model.constraint is None or model.constraint.highest == 1:
         return step
-    n = model.nx
 
     def values(x: Leaves, theta: Leaves) -> Any:
-        return _kept(model, at._replace(w=(*x, *at.w[n:])), par._replace(theta=theta))
+        return _kept(model, model.with_x(at, x), par._replace(theta=theta))
 
-    push = lambda dx, dtheta: jax.jvp(values, (at.w[:n], par.theta), (dx, dtheta))[1]
+    push = lambda dx, dtheta: jax.jvp(values, (model.x_of(at), par.theta), (dx, dtheta))[1]
     off = push(tuple(step), tuple(change))
-    pull = jax.vjp(lambda x: values(x, par.theta), at.w[:n])[1]
+    pull = jax.vjp(lambda x: values(x, par.theta), model.x_of(at))[1]
     none = tuple(jnp.zeros_like(v) for v in par.theta)
     square = jax.vmap(lambda e: push(pull(e)[0], none))(jnp.eye(off.shape[0]))
     back = pull(jnp.linalg.pinv(square, hermitian=True) @ off)[0]

@@ -15,7 +15,7 @@ from .model import At, Model, Par
 def velocity(model: Model, at: At, par: Par, degree: int) -> Leaves:
     """`(tau', w')` along the flow: discrete floats and pending times stand still."""
     here = attached(model, at, par, degree)
-    still = tuple(jnp.zeros_like(leaf) for leaf in at.w[model.moving :])
+    still = tuple(jnp.zeros_like(leaf) for leaf in model.held_of(at))
     return (jnp.ones_like(at.tau), *model.flow(here, par), *still)
 
 

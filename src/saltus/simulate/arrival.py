@@ -78,7 +78,7 @@ def _errors(model: Model, par: Par, knobs: Knobs, c: Carry) -> Leaves:
     that the errors of no two states cancel; nothing is linearised, lest a guard with a multiple
     root seem to have none."""
     rtol, atol = asked(knobs)
-    moving, start = c.at.w[: model.moving], 0
+    moving, start = model.moving_of(c.at), 0
     patterns: tuple[list, list] = ([], [])
     for v, a in zip(moving, atol, strict=False):
         angles = GOLDEN * (start + jnp.arange(v.size, dtype=v.dtype).reshape(v.shape))
@@ -88,7 +88,7 @@ def _errors(model: Model, par: Par, knobs: Knobs, c: Carry) -> Leaves:
         patterns[1].append(v + size * jnp.sin(angles))
 
     def values(moving: Any) -> Leaves:
-        at = c.at._replace(w=(*moving, *c.at.w[model.moving :]))
+        at = model.with_moving(c.at, moving)
         return model.guard_values(attached(model, at, par, 1), par)
 
     here, (one, two) = values(moving), map(values, patterns)

@@ -97,7 +97,7 @@ def _edge(cut: Cut, par: Par, times: Any, first: Any) -> Any:
     if not cut.window:
         return jnp.full((), jnp.inf)
     late = jax.lax.dynamic_index_in_dim(times, first + cut.window, keepdims=False)
-    return late + tolerance(par.theta[0], late)
+    return late + tolerance(par.t0, late)
 
 
 def _advance(cut: Cut, c: Front, flat: list) -> tuple[Front, Rows]:
@@ -118,7 +118,7 @@ def _next_piece(cut: Cut, c: Front, flat: list) -> Front:
     first = c.first
     if cut.window:
         here = jax.lax.dynamic_slice_in_dim(times, first, cut.window)
-        passed = here + tolerance(par.theta[0], here) < sigma(par) * c.carry.at.tau
+        passed = here + tolerance(par.t0, here) < sigma(par) * c.carry.at.tau
         whole = c.over | (c.carry.code != int(Result.running))
         first = first + jnp.where(whole, cut.window, jnp.sum(passed)).astype(first.dtype)
         first = jnp.minimum(first, times.shape[0] - cut.window - 1).astype(first.dtype)
@@ -134,7 +134,7 @@ def _unfinished(cut: Cut, c: Front, flat: list) -> Any:
     par, _, times = _unpack(cut, flat)
     here = jax.lax.dynamic_index_in_dim(times, c.first, keepdims=False)
     end = c.carry.at.tau
-    return running | (here <= sigma(par) * end + tolerance(par.theta[0], end))
+    return running | (here <= sigma(par) * end + tolerance(par.t0, end))
 
 
 # -- the first pass -------------------------------------------------------------------------------

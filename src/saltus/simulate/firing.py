@@ -46,7 +46,7 @@ def settle(
     at = here.at
     armed, now, target = staged(lambda: _timers_after(model, at, par, c, fired))
     code = c.code
-    waiting = at.w[model.place_pending :]
+    waiting = model.pending_of(at)
     if waiting:
         lost = functools.reduce(jnp.logical_or, [jnp.isnan(v) for v in waiting])
         running = code == int(Result.running)
@@ -174,7 +174,7 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
     counts = counts._replace(events=counts.events + own.astype(jnp.int32))
     limit = 100 + 4 * sum(a.size or 1 for a in model.guards)
     still = jnp.ones((), bool)
-    for a, b in zip(at.w[: model.nx], c.at.w[: model.nx], strict=True):
+    for a, b in zip(model.x_of(at), model.x_of(c.at), strict=True):
         still = still & jnp.all(a == b)
     counts = counts._replace(pressed=jnp.where(still, counts.pressed, 0))
     chatters = 2 * counts.pressed >= counts.chain

@@ -28,18 +28,16 @@ def resolution(tau: Any, h: Any = 0.0) -> Any:
 
 def guard_slopes(model: Model, at: At, par: Par, k: Leaves) -> tuple[Leaves, Leaves]:
     """The guards and their derivatives along the flow `k`."""
-    m = model.moving
-    rest = at.w[m:]
-    k = tuple(d.astype(v.dtype) for d, v in zip(k, at.w[:m], strict=True))
+    k = tuple(d.astype(v.dtype) for d, v in zip(k, model.moving_of(at), strict=True))
 
     def values(tau: Any, moving: Leaves) -> Leaves:
-        here = At(tau, (*moving, *rest), at.i, at.z)
+        here = model.with_moving(at, moving, tau=tau)
         if looking:
             here = attached(model, here, par, 1)
         return model.guard_values(here, par)
 
     looking = model.constraint is not None and any(model.constraint.seen)
-    return jax.jvp(values, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), tuple(k)))
+    return jax.jvp(values, (at.tau, model.moving_of(at)), (jnp.ones_like(at.tau), tuple(k)))
 
 
 def rounding(model: Model, at: At, par: Par, slopes: Leaves) -> Leaves:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ..base.control_flow import branch, staged
 from ..base.leaves import Leaves
 from ..base.results import Result
-from ..model.model import At, Model, Par
+from ..model.model import Model, Par
 from .detection import INACTIVE, Candidate, fires
 from .firing import choose
 from .guards import EPS, resolution, sigma
@@ -52,12 +52,10 @@ def polish(model: Model, par: Par, c: Carry, tried: Any) -> Any:
     right_way = (jnp.sign(slope) == -s.before) & (slope != 0)
     near = s.on & tried.finite & right_way & (jnp.abs(move) <= 1e-8 * tried.h) & ~seeking(s)
     move = jnp.where(near, move, 0.0)
-    m = model.moving
-    w = tuple(
-        (v + sig * move * k).astype(v.dtype) for v, k in zip(tried.at.w[:m], tried.k, strict=True)
-    )
+    pairs = zip(model.moving_of(tried.at), tried.k, strict=True)
+    moved = tuple((v + sig * move * k).astype(v.dtype) for v, k in pairs)
     values = tuple(v + sig * move * d for v, d in zip(tried.values, tried.slopes, strict=True))
-    at = At(tried.at.tau + sig * move, (*w, *tried.at.w[m:]), tried.at.i, tried.at.z)
+    at = model.with_moving(tried.at, moved, tau=tried.at.tau + sig * move)
     return tried._replace(h=tried.h + move, at=at, values=values, landed=near)
 
 

@@ -31,17 +31,17 @@ def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
     """An initial step from the size of the flow and its change (Hairer, Norsett, Wanner II.4)."""
     if not spec.adaptive:
         return knobs.fixed
-    m, sig = spec.model.moving, sigma(par)
-    x, f0 = c.at.w[:m], c.k1
+    model, sig = spec.model, sigma(par)
+    x, f0 = model.moving_of(c.at), c.k1
     scale = [a + knobs.rtol * jnp.abs(v) for v, a in zip(x, knobs.atol, strict=False)]
     d0 = rms([v / s for v, s in zip(x, scale, strict=True)])
     d1 = rms([v / s for v, s in zip(f0, scale, strict=True)])
     small = (d0 < 1e-5) | (d1 < 1e-5)
-    span = jnp.abs(par.theta[1] - par.theta[0])
+    span = jnp.abs(par.t1 - par.t0)
     h0 = jnp.where(small, 1e-6 * jnp.minimum(span, 1.0), 0.01 * d0 / jnp.where(small, 1.0, d1))
     h0 = jnp.minimum(h0, span)
     step = tuple((v + sig * h0 * k).astype(v.dtype) for v, k in zip(x, f0, strict=True))
-    at = At(c.at.tau + sig * h0, (*step, *c.at.w[m:]), c.at.i, c.at.z)
+    at = model.with_moving(c.at, step, tau=c.at.tau + sig * h0)
     at = solved(spec.model, at, par)[0]
     f1 = spec.model.flow(at, par)
     d2 = rms([(b - a) / s for a, b, s in zip(f0, f1, scale, strict=True)]) / h0

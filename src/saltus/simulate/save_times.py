@@ -66,7 +66,7 @@ def within(t0: Any, offset: Any, end: Any, backward: Any) -> Any:
 def visit(spec: Spec, rows: Rows, n: Any, end: At, par: Par, ts: Any) -> Visits:
     """Where the save times `ts` lie, and the states there; without derivatives."""
     rows, end, par, ts = jax.lax.stop_gradient((rows, end, par, ts))
-    t0 = par.theta[0]
+    t0 = par.t0
     offsets = ts - t0
     reached = within(t0, offsets, end.tau, par.backward)
     row = find_row(rows.tau, n, par.backward, t0, offsets, "right")

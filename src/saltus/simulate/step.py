@@ -120,7 +120,7 @@ def _try(model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs,
     h = jnp.where(c.search.on, c.search.h, jnp.where(at_target, room, free))
     goal = Goal(knobs.rtol, knobs.atol, adaptive)
     trial = stepper.attempt(model, par, goal, c.at, c.k1, sig * h, c.memory)
-    total = trial.error + sum(jnp.sum(v) for v in (*trial.end.w[: model.moving], *trial.k))
+    total = trial.error + sum(jnp.sum(v) for v in (*model.moving_of(trial.end), *trial.k))
     total = total + sum(jnp.sum(v) for v in trial.end.z)
     at = trial.end._replace(tau=jnp.where(at_target, c.target, tau + sig * h))
     values: Leaves = ()
@@ -153,7 +153,7 @@ def _with_impasse(
         n, new, old = model.nx, tried.at, c.at
         moment = sigma(par) * jnp.maximum(tried.h, MOMENT * jnp.abs(old.tau))
         time = jnp.where(good, new.tau - old.tau, moment)
-        moved = [a - b for a, b in zip(new.w[:n], old.w[:n], strict=True)]
+        moved = [a - b for a, b in zip(model.x_of(new), model.x_of(old), strict=True)]
         flow = [(moment * k).astype(v.dtype) for k, v in zip(c.k1[:n], moved, strict=True)]
         way = select(good, tuple(moved), tuple(flow))
         room = zip(new.z, old.z, knobs.atol[model.moving :], strict=True)
@@ -185,14 +185,15 @@ def _between(model: Model, par: Par, c: Carry, tried: Tried) -> Leaves:
     """The guards at some more places in the step, on the cubic through both of its ends.
 
     Its error is 16 times that of a cubic on a half of the step, as for the middle."""
-    m, h, z = model.moving, sigma(par) * tried.h, c.at.z
-    pairs = list(zip(c.at.w[:m], tried.at.w[:m], c.k1, tried.k, strict=True))
+    h = sigma(par) * tried.h
+    ends = model.moving_of(c.at), model.moving_of(tried.at)
+    pairs = list(zip(*ends, c.k1, tried.k, strict=True))
 
     def there(u: Any) -> Leaves:
         moving = tuple(
             value_of(cubic(a, b, h * f, h * g), u).astype(a.dtype) for a, b, f, g in pairs
         )
-        at = At(c.at.tau + u * h, (*moving, *c.at.w[m:]), c.at.i, z)
+        at = model.with_moving(c.at, moving, tau=c.at.tau + u * h)
         return model.guard_values(at, par)
 
     return jax.vmap(there)(jnp.asarray(PLACES))

@@ -25,7 +25,7 @@ def travel(spec: Any, par: Par, knobs: Knobs, c: Carry, ahead: At, h: Any) -> tu
     """Take the tangent over a step to `ahead`; it fits, or the length of a shorter one (M95)."""
     model, stepper, m = spec.model, spec.stepper, spec.model.moving
     goal, signed = Goal(knobs.rtol, knobs.atol, True), sigma(par) * h
-    x = c.at.w[:m]
+    x = model.moving_of(c.at)
     sizes = flat(scales(goal, x, x, goal.atol[:m]))
     damping = stepper.damping(model, par, c.at, signed)
     u, end, off, push = travelled(
@@ -35,7 +35,7 @@ def travel(spec: Any, par: Par, knobs: Knobs, c: Carry, ahead: At, h: Any) -> tu
     error = jnp.sqrt(jnp.mean((off / allowed) ** 2))
     finite = jnp.isfinite(error + jnp.sum(end))  # else there is no derivative
     error, end = jnp.where(finite, error, 0.0), jnp.where(finite, end, u)
-    fits = (error <= 1.0) | (h <= LEAST * jnp.abs(par.theta[1] - par.theta[0]))
+    fits = (error <= 1.0) | (h <= LEAST * jnp.abs(par.t1 - par.t0))
     log_error = jnp.log(jnp.maximum(error, 1e-300))
     factor = PI(*knobs.control).factor(log_error, c.error, stepper.error_order)
     phase = jnp.where(fits, FITS, WAITS)

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..base.leaves import Leaves
 from ..base.results import Result
 from ..model.model import At, Model, Par
 from .record import Knobs
@@ -23,23 +22,22 @@ def _any(flags: list) -> Any:
     return found
 
 
-def bad_times(theta: Leaves) -> Any:
+def bad_times(par: Par) -> Any:
     """Whether the start or the end is no time."""
-    return ~(jnp.isfinite(theta[0]) & jnp.isfinite(theta[1]))
+    return ~(jnp.isfinite(par.t0) & jnp.isfinite(par.t1))
 
 
-def bad_breakpoints(model: Model, theta: Leaves) -> Any:
+def bad_breakpoints(model: Model, par: Par) -> Any:
     """Whether the breakpoints of an input do not increase."""
-    given = [theta[slot] for _, slot in model.signals]
+    given = [model.signal_of(par, k)[0] for k in range(len(model.signals))]
     return _any([jnp.isnan(t) for t in given] + [~(t[1:] > t[:-1]) for t in given])
 
 
-def bad_periods(model: Model, theta: Leaves) -> Any:
+def bad_periods(model: Model, par: Par) -> Any:
     """Whether the period of `every` is not positive, or its offset no time."""
-    first, last = model.first_tick, model.first_tick + 2 * model.ticks
-    periods, offsets = theta[first:last:2], theta[first + 1 : last : 2]
+    ticks = [model.tick_of(par, k) for k in range(model.ticks)]
     return _any(
-        [~((v > 0) & jnp.isfinite(v)) for v in periods] + [~jnp.isfinite(v) for v in offsets]
+        [~((v > 0) & jnp.isfinite(v)) for v, _ in ticks] + [~jnp.isfinite(v) for _, v in ticks]
     )
 
 
@@ -55,12 +53,12 @@ def verdict(model: Model, par: Par, knobs: Knobs, code: Any) -> Any:
     """Why a solve cannot begin, or the `code` it has."""
     checks = [(jnp.isnan(knobs.rtol), Result.invalid_setting)]
     if model.ticks:
-        checks.append((bad_periods(model, par.theta), Result.invalid_period))
+        checks.append((bad_periods(model, par), Result.invalid_period))
     if model.signals:
-        checks.append((bad_breakpoints(model, par.theta), Result.invalid_input))
+        checks.append((bad_breakpoints(model, par), Result.invalid_input))
     if model.one_way:
         checks.append((par.backward, Result.backward_unknown))
-    checks.append((bad_times(par.theta), Result.invalid_time))
+    checks.append((bad_times(par), Result.invalid_time))
     for bad, why in checks:
         code = jnp.where(bad, int(why), code)
     return code.astype(jnp.int32)

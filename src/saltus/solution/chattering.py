@@ -93,13 +93,12 @@ def _slope(
     model: Model, action: Action, at: At, side: At, par: Par, member: int
 ) -> tuple[float, Leaves]:
     """The slope of a guard, in force at `at`, in time along the flow of a side; and that flow."""
-    m = model.moving
     flow = model.flow(attached(model, side, par, 1), par)
 
     def value(tau: Any, moving: Leaves) -> Any:
-        there = attached(model, At(tau, (*moving, *at.w[m:]), at.i, at.z), par, 1)
+        there = attached(model, model.with_moving(at, moving, tau=tau), par, 1)
         return model.one_guard(action, there, par, member)
 
-    rates = tuple(k.astype(v.dtype) for k, v in zip(flow, at.w[:m], strict=True))
-    slope = jax.jvp(value, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), rates))[1]
+    rates = tuple(k.astype(v.dtype) for k, v in zip(flow, model.moving_of(at), strict=True))
+    slope = jax.jvp(value, (at.tau, model.moving_of(at)), (jnp.ones_like(at.tau), rates))[1]
     return float(np.asarray(slope)), flow[: model.nx]

@@ -44,8 +44,7 @@ def quantity(spec: Spec, tape: Tape, what: Any, adapt: Callable | None) -> tuple
         now = now if adapt is None else adapt(now)
         if isinstance(what, str):
             return _called(what, output(model, at, par), now)
-        n_f, n_i = model.n_p
-        p = model.p.join(par.theta[2 : 2 + n_f], par.iota[:n_i])
+        p = model.p.join(model.p_of(par), par.iota[: model.n_p[1]])
         return called("sol.max or sol.min", what, now, p)
 
     def program(*leaves: Any) -> list:
@@ -121,7 +120,7 @@ def _extremum(
     tape, consts = only(known, (tape, consts))
     inner, t_inner = _inside(spec, tape, quantity, found)
     at = attached(spec.model, tape.state(found.edge), tape.par(), TAYLOR)
-    outer, t_outer = quantity(at, tape.par()), tape.theta[0] + at.tau
+    outer, t_outer = quantity(at, tape.par()), tape.t0 + at.tau
     value = jnp.where(found.inside, inner, outer)
     t = jnp.where(found.inside, t_inner, t_outer)
     value, t = _underivable(value, found.kink), _underivable(t, found.kink)
@@ -162,7 +161,7 @@ def _inside(spec: Spec, tape: Tape, quantity: Callable, found: Found) -> tuple[A
     place = h
     for _ in range(2):
         place = place - (slope(place) - first) / bend
-    return value(place), tape.theta[0] + start + place
+    return value(place), tape.t0 + start + place
 
 
 # -- what a solution offers -----------------------------------------------------------------------

@@ -334,7 +334,7 @@ def _not_kept(model: Model, at: At, par: Par, fired: Action | None, moved: bool)
 
 def _hopeless(model: Model, at: At, par: Par) -> bool:
     """Whether repair does not help; large systems are not tried."""
-    if sum(np.size(v) for v in at.w[: model.nx]) > LARGE:
+    if sum(np.size(v) for v in model.x_of(at)) > LARGE:
         return False
     atol = (jnp.asarray(1e-8),) * model.moving
     return bool(violated(model, projected(model, at, par), par, 1e-8, atol))

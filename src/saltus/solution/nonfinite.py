@@ -45,17 +45,16 @@ def find(sol: Any) -> list[Culprit]:
 # -- what was given -----------------------------------------------------------------------------
 def _parameters(model: Model, par: Par) -> list[Culprit]:
     """Parameters, inputs and closed-over values that are NaN; infinity may be meant."""
-    theta, n = par.theta, 2 + model.n_p[0]
-    names = list(zip(spelled(model.p, "p"), theta[2:n], strict=True))
-    for k, (_, slot) in enumerate(model.signals):
-        names += [(f"the input number {k}, {what}", theta[slot + j]) for j, what in _SIGNAL]
-    first = n + 2 * len(model.signals) + 2 * model.ticks
-    others = theta[first : model.n_theta - 1]  # the last is the probe of error estimates
+    names = list(zip(spelled(model.p, "p"), model.p_of(par), strict=True))
+    for k in range(len(model.signals)):
+        pairs = zip(_SIGNAL, model.signal_of(par, k), strict=True)
+        names += [(f"the input number {k}, {what}", v) for what, v in pairs]
+    others = model.closed_over_of(par)
     names += [("a value that a model function closes over", v) for v in others]
     return [c for name, value in names if (c := _first_bad(name, value, nan_only=True))]
 
 
-_SIGNAL = ((0, "its times"), (1, "its values"))
+_SIGNAL = ("its times", "its values")
 
 
 def _start(sol: Any) -> list[Culprit]:
@@ -75,8 +74,7 @@ def _states(now: Any, whose: str = "") -> list[Culprit]:
 
 def nan_parameters(model: Model, par: Par) -> str:
     """A remark on the first parameter that is NaN."""
-    leaves = par.theta[2 : 2 + model.n_p[0]]
-    for name, value in zip(model.p.names(), leaves, strict=True):
+    for name, value in zip(model.p.names(), model.p_of(par), strict=True):
         if np.isnan(np.asarray(value)).any():
             return f", and the parameters: {name or 'p'} is nan"
     return ""
@@ -101,7 +99,7 @@ def _planned(model: Model, at: At) -> list[Culprit]:
     """Times of planned events that are NaN."""
     timed = [a for a in model.actions if a.kind == "time"]
     found = []
-    for action, time in zip(timed, at.w[model.place_pending :], strict=True):
+    for action, time in zip(timed, model.pending_of(at), strict=True):
         bad = _first_bad(f'next_time of event "{action.name}"', time, nan_only=True)
         found += [bad._replace(event=action.name)] if bad else []
     return found
@@ -126,8 +124,7 @@ def ahead(sol: Any, reach: float = 1.0) -> list[Culprit]:
 
 def span(sol: Any) -> float:
     """The time from start to end."""
-    theta = sol.tape.par().theta
-    return abs(float(theta[1] - theta[0]))
+    return abs(float(sol.tape.t1 - sol.tape.t0))
 
 
 def _first_along(model: Model, at: At, par: Par, lengths: np.ndarray) -> tuple[int, Culprit | None]:
@@ -138,7 +135,7 @@ def _first_along(model: Model, at: At, par: Par, lengths: np.ndarray) -> tuple[i
         for name, event, values in zip(names, events, tried, strict=True):
             bad = _first_bad(name, np.asarray(values)[k], entry=", member " if event else "")
             if bad:
-                t = float(par.theta[0] + at.tau) + (-length if bool(par.backward) else length)
+                t = float(par.t0 + at.tau) + (-length if bool(par.backward) else length)
                 return k, bad._replace(t=t if length else None, event=event)
     return 0, None
 
@@ -150,7 +147,7 @@ def on_the_line(model: Model, at: At, par: Par, lengths: Any, look: Callable[[At
 
     def one(h: Any) -> Any:
         moved = [v + (sign * h * d).astype(v.dtype) for v, d in zip(at.w, k, strict=False)]
-        return look(At(at.tau + sign * h, (*moved, *at.w[model.moving :]), at.i, at.z))
+        return look(model.with_moving(at, moved, tau=at.tau + sign * h))
 
     return jax.vmap(one)(lengths)
 

@@ -168,7 +168,7 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
     @property
     def start(self) -> Any:
         """The time at which the solve started."""
-        return self.tape.theta[0]
+        return self.tape.t0
 
     @property
     def certificate(self) -> Any:

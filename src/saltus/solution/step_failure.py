@@ -78,7 +78,7 @@ def leap(sol: Any) -> Leap | None:
                 sign = -1.0 if bool(par.backward) else 1.0
                 if action.direction * sign * (after - before) < 0:
                     continue  # against its direction: no event
-                t = float(par.theta[0] + at.tau) + sign * offset
+                t = float(par.t0 + at.tau) + sign * offset
                 number = None if action.size is None else member
                 return Leap(action, number, t, before, after, _line(action))
     return None
@@ -186,16 +186,16 @@ def _length_and_rate(sol: Any, row: int) -> tuple[float, float]:
 def _fastest_decay(model: Model, at: At, par: Par) -> float:
     """The largest rate at which a disturbance of the states decays."""
     n = model.nx
-    shapes = [np.shape(v) for v in at.w[:n]]
+    shapes = [np.shape(v) for v in model.x_of(at)]
     sizes = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
 
     def flow(flat: Any) -> Any:
         parts = jnp.split(flat, sizes)
         x = tuple(jnp.reshape(v, s) for v, s in zip(parts, shapes, strict=True))
-        here = begun(model, at._replace(w=(*x, *at.w[n:])), par)
+        here = begun(model, model.with_x(at, x), par)
         return jnp.concatenate([jnp.ravel(v) for v in model.flow(here, par)[:n]])
 
-    flat = jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in at.w[:n]])
+    flat = jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in model.x_of(at)])
     matrix = np.asarray(jax.jacfwd(flow)(flat))
     if not np.all(np.isfinite(matrix)):
         return 0.0

@@ -39,6 +39,14 @@ class Tape(eqx.Module):
     aux: Leaves = ()
     depends: Any = None  # a number with a derivative by everything the solve depends on
 
+    @property
+    def t0(self) -> Any:
+        return self.par().t0
+
+    @property
+    def t1(self) -> Any:
+        return self.par().t1
+
     def par(self) -> Par:
         return Par(self.theta, self.iota, self.backward)
 
@@ -58,16 +66,15 @@ class Tape(eqx.Module):
 
 def instant(model: Model, at: At, par: Par, member: Any = None) -> Instant:
     """Leaves as what the user named them."""
-    nd_f, nd_i = model.n_d
-    t = par.theta[0] + at.tau
+    t = par.t0 + at.tau
     u = None
     if model.u_tree is not None:
-        u = jax.tree.unflatten(model.u_tree, model.inputs(t, at.i, par.theta))
+        u = jax.tree.unflatten(model.u_tree, model.inputs(t, at.i, par))
     return Instant(
         t=t,
-        x=model.x.join(at.w[: model.nx], ()),
+        x=model.x.join(model.x_of(at), ()),
         z=model.z.join(at.z, ()),
-        d=model.d.join(at.w[model.moving : model.moving + nd_f], at.i[:nd_i]),
+        d=model.d.join(model.discrete_of(at), at.i[: model.place_mode]),
         u=u,
         member=member,
         mode=at.i[model.place_mode] if model.modes else None,
@@ -75,12 +82,12 @@ def instant(model: Model, at: At, par: Par, member: Any = None) -> Instant:
 
 
 def integrals(model: Model, at: At) -> Any:
-    return model.q.join(at.w[model.nx : model.moving], ())
+    return model.q.join(model.integrals_of(at), ())
 
 
 def state_at(spec: Spec, tape: Tape, offset: Any, side: str) -> At:
     """The state at an offset from t0: the step map from the start of its row (M15)."""
-    k = find_row(tape.tau, tape.n, tape.backward, tape.theta[0], offset, side)
+    k = find_row(tape.tau, tape.n, tape.backward, tape.t0, offset, side)
     return along_row(spec, tape, k, offset - tape.state(k).tau)._replace(tau=offset)
 
 
@@ -102,8 +109,8 @@ def output(model: Model, at: At, par: Par) -> Any:
 
 def _reading(spec: Spec, tape: Tape, t: Any, side: str) -> tuple[At, Any, Any]:
     """The state at a time, whether that was reached, and a number with all it depends on."""
-    offset = t - tape.theta[0]
-    inside = within(tape.theta[0], offset, tape.end.tau, tape.backward)
+    offset = t - tape.t0
+    inside = within(tape.t0, offset, tape.end.tau, tape.backward)
     # Elsewhere it is read where the flow is sure to be finite. Without rows nothing has flowed.
     flows = tape.n > 0
     theta, w, z = only(flows, (tape.theta, tape.w, tape.z))

@@ -69,7 +69,7 @@ def _nodes(spec: Spec, tape: Tape, whole: bool) -> tuple:
         at = jax.tree.map(lambda a, b: jnp.where(k >= tape.n, b, a), at, tape.end)
         at = determined(model, at, par, 0)
         value = instant(model, at, par) if whole else output(model, at, par)
-        return par.theta[0] + at.tau, value, at.i[model.place_mode] if model.modes else None
+        return par.t0 + at.tau, value, at.i[model.place_mode] if model.modes else None
 
     return jax.vmap(node)(jnp.minimum(jnp.arange(tape.tau.shape[0]), tape.n))
 
@@ -85,7 +85,7 @@ def _along(spec: Spec, tape: Tape, fractions: Any, whole: bool) -> tuple:
         def point(fraction: Any) -> tuple:
             there = along_row(spec, tape, k, fraction * length)
             value = instant(model, there, par) if whole else output(model, there, par)
-            return par.theta[0] + there.tau, value
+            return par.t0 + there.tau, value
 
         times, values = jax.vmap(point)(fractions)
         return times, values, at.i[model.place_mode] if model.modes else None

@@ -107,7 +107,7 @@ def jacobian_of_z(model: Model, at: At, par: Par) -> np.ndarray | None:
     rule = model.constraint
     if rule is None or sum(int(np.prod(s)) for s in rule.shapes) > MOST:
         return None
-    if not all(np.all(np.isfinite(np.asarray(v))) for v in (*at.w[: model.nx], *at.z)):
+    if not all(np.all(np.isfinite(np.asarray(v))) for v in (*model.x_of(at), *at.z)):
         return None
     matrix = np.asarray(slopes(model, at, par))
     return matrix if np.all(np.isfinite(matrix)) else None

@@ -10,7 +10,7 @@ import numpy as np
 from ..base.foreign_names import method_named
 from ..base.leaves import check_precision
 from ..base.tracing import is_tracer
-from ..methods import Method, Radau5, Tsit5
+from ..methods import METHODS, Method, default
 from ..model.model import Model
 from ..simulate.record import FIRE, NO_EVENT, RAISE
 
@@ -21,7 +21,7 @@ GRAZING = {"record": NO_EVENT, "ignore": NO_EVENT, "raise": RAISE, "fire": FIRE}
 def method_of(system: Any, method: Any) -> Method:
     check_precision()
     if method is None:
-        return Tsit5() if getattr(system, "constraint", None) is None else Radau5()
+        return default(constrained=getattr(system, "constraint", None) is not None)
     if isinstance(method, type) and issubclass(method, Method):
         home = "saltus.external" if method.external else "saltus"
         raise TypeError(
@@ -35,11 +35,15 @@ def method_of(system: Any, method: Any) -> Method:
         )
     if not isinstance(method, Method):
         raise TypeError(
-            f"solve: method is {method!r}, expected Tsit5(), Dopri5(), Dopri8(), Radau5() or "
-            "Rodas5P(). "
-            "Write method=saltus.Tsit5(rtol=1e-8, atol=1e-8)."
+            f"solve: method is {method!r}, expected {_offered()}. Write "
+            "method=saltus.Tsit5(rtol=1e-8, atol=1e-8)."
         )
     return method
+
+
+def _offered() -> str:
+    *names, last = (f"{name}()" for name in METHODS)
+    return f"{', '.join(names)} or {last}"
 
 
 def check_index(model: Model, method: Method) -> None:

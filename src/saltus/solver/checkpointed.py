@@ -76,7 +76,8 @@ def _sorted(cut: Cut, par: Par, ts: Any) -> tuple[Any, Any]:
     if not cut.window:
         return None, None
     ts, theta = jax.lax.stop_gradient((ts, par.theta))
-    ahead = jnp.where(par.backward, theta[0] - ts, ts - theta[0])
+    t0 = par._replace(theta=theta).t0
+    ahead = jnp.where(par.backward, t0 - ts, ts - t0)
     ahead = jax.lax.optimization_barrier(ahead)  # sorting constants is slow while compiling
     order = jnp.argsort(ahead, stable=True)
     return order, jnp.concatenate([ahead[order], jnp.full((cut.window + 1,), jnp.inf)])
@@ -171,7 +172,7 @@ def _visits(
     cut: Cut, par: Par, ts: Any, order: Any, end: At, starts: Front, last: Any, reads: Any
 ) -> Visits:
     """The states at the save times, in the order of these."""
-    count, t0 = ts.shape[0], par.theta[0]
+    count, t0 = ts.shape[0], par.t0
     reached = within(t0, ts - t0, end.tau, par.backward)
     places = jnp.arange(count)
     if not count:

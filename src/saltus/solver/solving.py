@@ -93,7 +93,7 @@ def solve(
     given, t1 = t1, number("t1", t1)
     system = directed(system, getattr(start, "t", given), given)
     model, at, par = first_state(system, start, p, t1, repair)
-    t0 = number("the start's t", par.theta[0])
+    t0 = number("the start's t", par.t0)
     ts = None if ts is None else current_times(times(ts, t0, t1))
     check_index(model, chosen)
     check_units(system, start, p, model)
@@ -271,8 +271,8 @@ def _solution(
         t = ts
         y, integrals, reached = read(spec, tape, ts, "right")
     counts, code = outcome.counts, outcome.code
-    if ts is not None and is_traced((ts, tape.theta[:2])):
-        strange = ok & jnp.any(outside(ts, *tape.theta[:2]))
+    if ts is not None and is_traced((ts, tape.t0, tape.t1)):
+        strange = ok & jnp.any(outside(ts, tape.t0, tape.t1))
         code = jnp.where(strange, int(Result.invalid_save_time), code).astype(code.dtype)
     stats = Stats(
         counts.steps, counts.rejected, counts.evaluations, counts.rows, counts.events,

@@ -36,6 +36,11 @@ class RowData(NamedTuple):
     backward: Any
 
 
+def par_of(spec: Spec, theta: Leaves, row: RowData) -> Par:
+    """The parameters of a row: save times may come after those of the model."""
+    return Par(theta[: spec.model.n_theta], row.iota, row.backward)
+
+
 def flow_row(
     spec: Spec, degree: int, probing: bool, s: Leaves, theta: Leaves, row: RowData
 ) -> Leaves:
@@ -43,17 +48,16 @@ def flow_row(
 
     With the probe, its local error is added (M47).
     """
-    n = spec.model.n_theta
-    par = Par(theta[:n], row.iota, row.backward)
+    par = par_of(spec, theta, row)
     at = At(s[0], s[1:], row.i, row.z)
-    if len(theta) > n:
+    if len(theta) > spec.model.n_theta:
         left = save_time(spec, theta, row) - s[0]
         row = row._replace(h=jnp.where(row.kind == READ, left, row.h))
     end = spec.stepper.row(spec.model, par, at, row.h, row.aux, degree)
     w = end.w
     if probing:
         w = tuple(
-            (v + theta[n - 1] * e).astype(v.dtype)
+            (v + spec.model.probe_of(par) * e).astype(v.dtype)
             for v, e in zip(w, _local_error(spec, degree, at, par, row, w), strict=True)
         )
     return (s[0] + row.h, *w)
@@ -63,7 +67,7 @@ def save_time(spec: Spec, theta: Leaves, row: RowData) -> Any:
     """The save time of an excursion, as an offset from t0; parameters end with all of them."""
     ts = theta[spec.model.n_theta]
     inside = jnp.clip(row.member, 0, ts.shape[0] - 1)
-    return jax.lax.dynamic_index_in_dim(ts, inside, keepdims=False) - theta[0]
+    return jax.lax.dynamic_index_in_dim(ts, inside, keepdims=False) - par_of(spec, theta, row).t0
 
 
 def _local_error(spec: Spec, degree: int, at: At, par: Par, row: RowData, whole: Leaves) -> Leaves:
@@ -80,7 +84,7 @@ def _local_error(spec: Spec, degree: int, at: At, par: Par, row: RowData, whole:
 def approach_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row: RowData) -> Leaves:
     """The last bit of flow before action `k` (M5); the stop also ends short excursions."""
     model = spec.model
-    par = Par(theta[: model.n_theta], row.iota, row.backward)
+    par = par_of(spec, theta, row)
     at = At(s[0], s[1:], row.i, row.z)
     due = None
     if len(theta) > model.n_theta and k == len(model.actions) - 1:
@@ -94,7 +98,7 @@ def approach_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row:
 def reset_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row: RowData) -> Leaves:
     """The reset of action `k` (M6)."""
     model = spec.model
-    par = Par(theta[: model.n_theta], row.iota, row.backward)
+    par = par_of(spec, theta, row)
     at = At(s[0], s[1:], row.i, row.z)
     return _like(s, reset(model, model.actions[k], at, par, row.member, degree))
 
@@ -105,12 +109,18 @@ def _like(old: Leaves, at: At) -> Leaves:
     )
 
 
+def halves(theta: Leaves, n_theta: int, mask: Mask) -> tuple[Leaves, Leaves]:
+    """The parameters of a level as those of the level below, and their tangent."""
+    inner = theta[:n_theta]
+    return inner, spread(theta[n_theta:], inner, mask)
+
+
 def lift(fn: Callable, n_s: int, n_theta: int, mask: Mask) -> Callable:
     """One level up: the map with a tangent carried along."""
 
     def lifted(s: Leaves, theta: Leaves) -> Leaves:
-        tangent = spread(theta[n_theta:], theta[:n_theta], mask)
-        out, dout = jax.jvp(fn, (s[:n_s], theta[:n_theta]), (s[n_s:], tangent))
+        inner, tangent = halves(theta, n_theta, mask)
+        out, dout = jax.jvp(fn, (s[:n_s], inner), (s[n_s:], tangent))
         return (*out, *dout)
 
     return lifted

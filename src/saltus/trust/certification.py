@@ -16,10 +16,10 @@ from ..base.pickling import LeftBehind, Portable
 from ..base.tracing import is_traced
 from ..solution.solution import Solution
 from ..solver.context import gathering
-from .certificate import Certificate, certificate, radius
 from .differences import Differences, OneSided, checked, one_sided
 from .margins import INF, measure
 from .one_sided import Around, Bend, around
+from .solution_certificate import Certificate, certificate, radius
 from .text import short
 from .verdict import VERDICTS
 

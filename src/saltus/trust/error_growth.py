@@ -44,18 +44,16 @@ def remade(sol: Solution, p: Leaves, s0: Leaves, probe: Any = None) -> tuple[lis
         (tape.n, tape.backward, *tape.iota),
         (tape.end.tau, *tape.end.w),
     )
-    theta = still(tape.theta)
-    theta = (*theta[:2], *p, *theta[2 + model.n_p[0] :])
+    par = model.with_p(tape.par()._replace(theta=still(tape.theta)), p)
     if probe is not None:
-        n = model.n_theta
-        theta = (*theta[: n - 1], probe, *theta[n:])
-    rows, ends, _ = replay(sol.spec, recorded, theta, s0)
+        par = model.with_probe(par, probe)
+    rows, ends, _ = replay(sol.spec, recorded, par.theta, s0)
     return rows, ends
 
 
 def parameters(sol: Solution) -> Leaves:
     """The float leaves of p."""
-    return still(sol.tape.theta[2 : 2 + sol.spec.model.n_p[0]])
+    return still(sol.spec.model.p_of(sol.tape))
 
 
 def first_state(tape: Tape) -> Leaves:
@@ -116,8 +114,8 @@ def growth(sol: Solution) -> Growth:
 
     tangents = jax.vmap(lambda d: jax.jvp(run, (p, s0), d)[1])(wide)
     rows, ends = tangents
-    sizes = _scales(sol, sol.tape.w[: model.nx])
-    count = sum(v[0].size for v in sol.tape.w[: model.nx])
+    sizes = _scales(sol, model.x_of(sol.tape))
+    count = sum(v[0].size for v in model.x_of(sol.tape))
     total = sum(
         jnp.sum((v[:2] / s[None]) ** 2, axis=tuple(range(2, v.ndim)))
         for v, s in zip(rows[1 : 1 + model.nx], sizes, strict=True)
@@ -149,9 +147,9 @@ def _finer(sol: Solution, columns: tuple) -> tuple[list, list]:
 
     First those of two columns, then the local errors of all steps (M47), carried along."""
     model, tape = sol.spec.model, sol.tape
-    sizes = _scales(sol, tape.w[: model.nx])
-    moved = [v + s.astype(v.dtype) for v, s in zip(tape.w[: model.nx], sizes, strict=True)]
-    other = dataclasses.replace(tape, w=(*moved, *tape.w[model.nx :]))
+    sizes = _scales(sol, model.x_of(tape))
+    moved = [v + s.astype(v.dtype) for v, s in zip(model.x_of(tape), sizes, strict=True)]
+    other = model.with_x(tape, moved)
     there = dataclasses.replace(sol, tape=other)
     point = (parameters(sol), first_state(tape), jnp.ones(()))
     run = lambda p, s, probe: remade(there, p, s, probe)
@@ -165,7 +163,7 @@ def _off(sol: Solution, errors: list) -> tuple[Any, Any]:
 
     Errors of different steps may cancel in one row: the largest of all rows before count."""
     model, tape = sol.spec.model, sol.tape
-    sizes = _scales(sol, tape.w[: model.nx])
+    sizes = _scales(sol, model.x_of(tape))
     each = [
         jnp.max(jnp.abs(e / s), axis=tuple(range(1, e.ndim)), initial=0.0)
         for e, s in zip(errors[1 : 1 + model.nx], sizes, strict=True)
@@ -179,7 +177,7 @@ def _shift(sol: Solution, finer: list, last: list, rows: list, ends: list) -> An
 
     States at rest let steps grow that are far too long for the tangents."""
     model, tape = sol.spec.model, sol.tape
-    sizes = _scales(sol, tape.w[: model.nx])
+    sizes = _scales(sol, model.x_of(tape))
     off, size = _sizes(model, finer, rows, sizes, tape.n)
     end = [v[None] for v in sizes_at_end(sol)]
     off1, size1 = _sizes(model, [v[None] for v in last], [v[None] for v in ends], end, 0)
@@ -206,13 +204,13 @@ def _planned(sol: Solution, tangents: list) -> Any:
         if action.kind == "time":
             place = model.place_pending + action.index
             moves = jnp.any(tangents[1 + place] != 0)
-            gap = jnp.abs(tape.end.w[place] - tape.theta[1])
+            gap = jnp.abs(model.pending_of(tape.end)[action.index] - tape.t1)
             nearest = jnp.where(moves, jnp.minimum(nearest, gap), nearest)
     return nearest
 
 
 def sizes_at_end(sol: Solution) -> list:
-    return _scales(sol, still(sol.tape.end.w[: sol.spec.model.nx]))
+    return _scales(sol, still(sol.spec.model.x_of(sol.tape.end)))
 
 
 def _dot(
@@ -266,4 +264,4 @@ def _residual(model: Model, tape: Tape, k: Any) -> Any:
 
 
 def _largest(tape: Tape, model: Model) -> Any:
-    return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in tape.w[: model.nx]]))
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in model.x_of(tape)]))

@@ -78,7 +78,7 @@ def commute(sol: Solution, first: int, second: int) -> bool:
             own = saltation(model, actions[k], at, after, par, members[k], _has_root(actions[k]))
             matrix = own if matrix is None else own @ matrix
             at = after
-        return vector(model, at)[0], matrix, [*at.i, *at.w[model.moving :]]
+        return vector(model, at)[0], matrix, [*at.i, *model.held_of(at)]
 
     one, other = run((0, 1)), run((1, 0))
     return all(

@@ -28,7 +28,7 @@ def leaps(sol: Solution, flat: Any, own: Any, tiny: Any) -> Any:
         return jnp.zeros((), bool)
     held, own, tiny = still((sol, own, tiny))
     tape = held.tape
-    par, m = tape.par(), model.moving
+    par = tape.par()
     span = jnp.abs(tape.end.tau - tape.tau[0])
     before = jnp.concatenate([tape.h[:1], tape.h[:-1]])
     short = jnp.abs(before) <= JUMPS
@@ -39,8 +39,9 @@ def leaps(sol: Solution, flat: Any, own: Any, tiny: Any) -> Any:
         flow = model.flow(at, par)
 
         def guards(s: Any) -> Any:
-            moved = tuple((v + s * f).astype(v.dtype) for v, f in zip(at.w[:m], flow, strict=False))
-            there = at._replace(tau=at.tau + s, w=(*moved, *at.w[m:]))
+            pairs = zip(model.moving_of(at), flow, strict=False)
+            moved = tuple((v + s * f).astype(v.dtype) for v, f in pairs)
+            there = model.with_moving(at, moved, tau=at.tau + s)
             return flat(model, model.guard_values(attached(model, there, par, 1), par))
 
         value, slope = jax.jvp(guards, (jnp.zeros(()),), (jnp.ones(()),))

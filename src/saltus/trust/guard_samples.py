@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from ..base.leaves import Leaves
 from ..model.algebraic_states import attached
-from ..model.model import At, Model, Par
+from ..model.model import Model, Par
 from ..simulate.detection import cubic, lowest, value_of
 from ..solution.solution import Solution
 from ..solution.tape import Tape
@@ -54,17 +54,17 @@ def _hermite(a: Edge, b: Edge, u: Any) -> Any:
 
 
 def _ends(model: Model, tape: Tape, par: Par) -> _Ends:
-    m, rows = model.moving, jnp.arange(tape.tau.shape[0])
+    rows = jnp.arange(tape.tau.shape[0])
 
     def one(k: Any) -> tuple[Leaves, Leaves]:
         at = tape.state(k)
 
         def flow(tau: Any, moving: Leaves) -> Leaves:
-            return model.flow(At(tau, (*moving, *at.w[m:]), at.i, at.z), par)
+            return model.flow(model.with_moving(at, moving, tau=tau), par)
 
-        here = (at.tau, at.w[:m])
+        here = (at.tau, model.moving_of(at))
         if model.constraint is not None:  # z would have to move along
-            return tuple(flow(*here)), tuple(jnp.zeros_like(v) for v in at.w[:m])
+            return tuple(flow(*here)), tuple(jnp.zeros_like(v) for v in model.moving_of(at))
         slope = flow(*here)
         return tuple(slope), jax.jvp(flow, here, (jnp.ones_like(at.tau), tuple(slope)))[1]
 
@@ -172,7 +172,7 @@ def _guards(sol: Solution, flat: Any, rows: Any, parts: Any) -> tuple[Any, Any, 
         at, then = tape.state(k), tape.state(k + 1)
         moving = ends.at(k, u, cubic)
         z = tuple((a + u * (b - a)).astype(a.dtype) for a, b in zip(at.z, then.z, strict=True))
-        there = At(at.tau + u * tape.h[k], (*moving, *at.w[model.moving :]), at.i, z)
+        there = model.with_moving(at, moving, tau=at.tau + u * tape.h[k], z=z)
         there = attached(model, there, par, 2) if algebraic else there
         return flat(model, model.guard_values(there, par))
 

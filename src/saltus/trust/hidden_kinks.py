@@ -75,7 +75,7 @@ def hidden_kinks(sol: Any) -> tuple[Kink, ...]:
             "hidden_kinks: this is a batch of solutions. Ask for one: hidden_kinks(sol[k])."
         )
     program = program_of(sol.spec.model)
-    unseen = [Kink(float(tape.theta[0]), _blind(op), line_of(op), np.nan) for op in program.blind]
+    unseen = [Kink(float(tape.t0), _blind(op), line_of(op), np.nan) for op in program.blind]
     if not program.size:
         return tuple(unseen[:LIMIT])
     texts, _ = _lines(sol.spec.model)
@@ -225,7 +225,7 @@ def _by_line(curves: Curves, differ: Any, ats: At) -> Any:
     """Which lines have an outcome that differs, where all states are finite."""
     texts, line_of = _lines(curves.model)
     mine = jnp.asarray(line_of[None, :] == np.arange(len(texts))[:, None])
-    total = sum(jnp.sum(v) for v in (ats.tau, *ats.w[: curves.model.nx], *ats.z))
+    total = sum(jnp.sum(v) for v in (ats.tau, *curves.model.x_of(ats), *ats.z))
     return jnp.any(mine & differ[None, :], axis=1) & jnp.isfinite(total)
 
 
@@ -285,7 +285,7 @@ def _judged(curves: Curves, spot: _Spot, line: Any, halvings: int = HALVINGS) ->
     return _Found(
         real=_matters(curves, _stacked(*ends), runs),
         place=jnp.argmax(found.changed(own) & (found.beyond != found.old)),
-        t=curves.par.theta[0] + there.tau,
+        t=curves.par.t0 + there.tau,
         jump=_jump(curves, runs, (before, there), found, own) if halvings else jnp.zeros(()),
     )
 
@@ -307,14 +307,15 @@ def _matters(curves: Curves, ends: At, runs: Run) -> Any:
 
 def _residual_sizes(curves: Curves, at: At) -> Leaves:
     """How large the terms of the residuals are."""
-    if curves.model.constraint is None:
+    model = curves.model
+    if model.constraint is None:
         return ()
-    nx = curves.model.nx
 
     def of(x: Leaves, z: Leaves) -> Leaves:
-        return curves.run(at._replace(w=(*x, *at.w[nx:]), z=z)).residuals
+        return curves.run(model.with_x(at, x, z=z)).residuals
 
-    value, moved = jax.jvp(of, (at.w[:nx], at.z), (at.w[:nx], at.z))
+    here = (model.x_of(at), at.z)
+    value, moved = jax.jvp(of, here, here)
     return tuple(jnp.abs(a) + jnp.abs(b) for a, b in zip(value, moved, strict=True))
 
 
@@ -361,15 +362,15 @@ def _solved_flow(curves: Curves, at: At, told: Any, mask: Any) -> Leaves:
 
 def _hidden(curves: Curves, at: At, told: Any, mask: Any) -> Leaves:
     """The equations for z: `g` for index 1, `g_t + g_x f` for index 2 (M36)."""
-    model, nx = curves.model, curves.model.nx
+    model = curves.model
     rule = model.constraint
     assert rule is not None
-    slope = curves.run(at, told, mask).flow[:nx]
+    slope = curves.run(at, told, mask).flow[: model.nx]
 
     def of(tau: Any, x: Leaves) -> Leaves:
-        return curves.run(at._replace(tau=tau, w=(*x, *at.w[nx:])), told, mask).residuals
+        return curves.run(model.with_x(at, x, tau=tau), told, mask).residuals
 
-    values, rates = jax.jvp(of, (at.tau, at.w[:nx]), (jnp.ones_like(at.tau), slope))
+    values, rates = jax.jvp(of, (at.tau, model.x_of(at)), (jnp.ones_like(at.tau), slope))
     pins = (False,) * len(values)
     if rule.pinned is not None:
         pins = tuple(rule.pinned(model.args(at, curves.par), curves.par))

@@ -46,14 +46,14 @@ def landings(sol: Solution, seen: Watched, rows: Fired, tangents: tuple) -> Any:
 def _moves(sol: Solution, seen: Watched, dp: Leaves, tangent: list) -> Any:
     """Whether the guards at the start of every row move along a tangent: (rows, guards)."""
     model, tape = sol.spec.model, sol.tape
-    par, n = tape.par(), len(dp)
-    p = par.theta[2 : 2 + n]
+    par = tape.par()
+    p = model.p_of(par)
 
     def row(k: Any, dt: Any, dw: Leaves) -> tuple[Any, Any]:
         at = tape.state(k)
 
         def values(tau: Any, w: Leaves, p: Leaves) -> Any:
-            there = par._replace(theta=(*par.theta[:2], *p, *par.theta[2 + n :]))
+            there = model.with_p(par, p)
             here = attached(model, At(tau, w, at.i, at.z), there, 1)
             return flat_guards(model, model.guard_values(here, there))
 
@@ -65,7 +65,7 @@ def _moves(sol: Solution, seen: Watched, dp: Leaves, tangent: list) -> Any:
 
     total, parts = jax.vmap(row)(jnp.arange(tape.tau.shape[0]), tangent[0], tuple(tangent[1:]))
     rtol, atol = sol.tolerance
-    sizes = [a + rtol * jnp.abs(v) for v, a in zip(tape.w[: model.nx], atol, strict=False)]
+    sizes = [a + rtol * jnp.abs(v) for v, a in zip(model.x_of(tape), atol, strict=False)]
     each = [
         jnp.max(jnp.abs(d / s), axis=tuple(range(1, d.ndim)), initial=0.0)
         for d, s in zip(tangent[1:], sizes, strict=False)

@@ -81,16 +81,15 @@ def _signs(leaf: Any, pattern: int) -> Any:
 def _unsure(model: Model, at: At, par: Par, tolerance: tuple[Any, Leaves]) -> Any:
     """How much the guards change when the states change by their tolerances."""
     rtol, atol = tolerance
-    m = model.moving
-    sizes = [a + rtol * jnp.abs(v) for v, a in zip(at.w[:m], atol, strict=False)]
+    here = model.moving_of(at)
+    sizes = [a + rtol * jnp.abs(v) for v, a in zip(here, atol, strict=False)]
 
     def values(moving: Leaves) -> Any:
-        here = attached(model, at._replace(w=(*moving, *at.w[m:])), par, 1)
-        return flat_guards(model, model.guard_values(here, par))
+        there = attached(model, model.with_moving(at, moving), par, 1)
+        return flat_guards(model, model.guard_values(there, par))
 
     found = [
-        jnp.abs(jax.jvp(values, (at.w[:m],), (tuple(_apply(sizes, at.w[:m], k)),))[1])
-        for k in range(3)
+        jnp.abs(jax.jvp(values, (here,), (tuple(_apply(sizes, here, k)),))[1]) for k in range(3)
     ]
     return jnp.max(jnp.stack(found), axis=0)
 
@@ -105,16 +104,15 @@ def _apply(sizes: list, leaves: Leaves, pattern: int) -> list:
 def _look(model: Model, at: At, par: Par, tolerance: Any) -> Watched:
     """The guards at one row state."""
     here = attached(model, at, par, 2)
-    m = model.moving
 
     def slopes(tau: Any, moving: Leaves) -> tuple[Any, Any]:
-        there = attached(model, At(tau, (*moving, *at.w[m:]), at.i, here.z), par, 2)
+        there = attached(model, model.with_moving(at, moving, tau=tau, z=here.z), par, 2)
         values, rates = guard_slopes(model, there, par, model.flow(there, par))
         return flat_guards(model, values), flat_guards(model, rates)
 
     flow = model.flow(here, par)
     (value, slope), (_, bend) = jax.jvp(
-        slopes, (at.tau, at.w[:m]), (jnp.ones_like(at.tau), tuple(flow))
+        slopes, (at.tau, model.moving_of(at)), (jnp.ones_like(at.tau), tuple(flow))
     )
     quiet, calm = still((here, par))
     rates = guard_slopes(model, quiet, calm, model.flow(quiet, calm))[1]
@@ -265,7 +263,7 @@ def _order(rows: Fired) -> Any:
 
 def _to_end(sol: Solution, rows: Fired) -> Any:
     """From the last event to the end, in time."""
-    left = sol.tape.theta[1] - sol.tape.theta[0] - rows.t
+    left = sol.tape.t1 - sol.tape.t0 - rows.t
     gap = jnp.where(rows.rooted, jnp.where(sol.tape.backward, -left, left), INF)
     return jnp.min(gap)[None]
 
@@ -274,7 +272,7 @@ def saves(sol: Solution, rows: Fired) -> Any:
     """From each event with a time of its own to the nearest save time; the sign says which way."""
     if jnp.ndim(sol.t) == 0 or sol.t.shape[0] == 0:
         return jnp.full(rows.t.shape, INF)
-    ts = sol.t - sol.tape.theta[0]
+    ts = sol.t - sol.tape.t0
     nearest = still(jnp.argmin(jnp.abs(rows.t[:, None] - ts[None, :]), axis=1))
     return jnp.where(rows.rooted, ts[nearest] - rows.t, INF)
 

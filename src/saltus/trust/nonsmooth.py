@@ -329,8 +329,7 @@ class Program(Listing):
 
     def inputs(self, model: Model, at: Any, par: Par) -> Leaves:
         """What the program starts from: arguments and closed-over values."""
-        slots = [slot for fn in self.fns for slot in fn.slots]
-        consts = [par.theta[j] if kind == "f" else par.iota[j] for kind, j in slots]
+        consts = [v for fn in self.fns for v in fn.closed_over(par)]
         return (*model._flagged(at, par), *consts)
 
 

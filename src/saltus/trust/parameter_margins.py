@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 
@@ -19,8 +18,6 @@ def margins_of(sol: Solution, p: Leaves) -> Margins:
     tape = sol.tape
     rows, ends = remade(sol, p, first_state(tape))
     (tau, *w), (end_tau, *end_w) = rows, ends
-    n = len(p)
-    theta: Any = (*tape.theta[:2], *p, *tape.theta[2 + n :])
     end = tape.end._replace(tau=end_tau, w=tuple(end_w))
-    new = dataclasses.replace(tape, tau=tau, w=tuple(w), end=end, theta=theta)
+    new = dataclasses.replace(sol.spec.model.with_p(tape, p), tau=tau, w=tuple(w), end=end)
     return measure(dataclasses.replace(sol, tape=new)).margins

@@ -71,16 +71,15 @@ class Curves(NamedTuple):
             onward = jnp.where(_like(goes_on, v), _next(rate), rate)
             return v + _like(near, v) * rate, _next(v) + _like(then, v) * onward
 
-        n = model.nx
-        moved = [*map(ends, tape.w[:n], f[:n]), *((v, v) for v in tape.w[n:])]
+        moved = [*map(ends, model.x_of(tape), f[: model.nx])]
         z = [linear(v) for v in tape.z]
         first, last = (
-            At(tau, tuple(v[j] for v in moved), tape.i, tuple(v[j] for v in z))
+            model.with_x(At(tau, tape.w, tape.i, tuple(v[j] for v in z)), [v[j] for v in moved])
             for j, tau in enumerate((tape.tau + near, _next(tape.tau) + then))
         )
         used = every <= tape.n
         sizes = tuple(jnp.max(jnp.where(_like(used, v) & jnp.isfinite(v), abs(v), 0), 0) for v in f)
-        slopes = (f[:n], tuple(map(_next, f[:n])))
+        slopes = (f[: model.nx], tuple(map(_next, f[: model.nx])))
         return Curves(model, par, first, last, slopes, flows, sizes)
 
     def ends(self, k: Any) -> tuple[At, At]:
@@ -91,13 +90,13 @@ class Curves(NamedTuple):
         (a, b), (f0, f1) = self.ends(k), jax.tree.map(lambda v: v[k], self.slopes)
         u, v = part, 1.0 - part
         h = b.tau - a.tau
-        w = list(a.w)
-        for j in range(self.model.nx):
-            x = v * v * ((1 + 2 * u) * a.w[j] + u * h * f0[j])
-            x = x + u * u * ((1 + 2 * v) * b.w[j] - v * h * f1[j])
-            w[j] = x.astype(a.w[j].dtype)
+        new = []
+        for p, q, f, g in zip(self.model.x_of(a), self.model.x_of(b), f0, f1, strict=False):
+            x = v * v * ((1 + 2 * u) * p + u * h * f)
+            x = x + u * u * ((1 + 2 * v) * q - v * h * g)
+            new.append(x.astype(p.dtype))
         z = tuple(v * p + u * q for p, q in zip(a.z, b.z, strict=True))
-        return At(v * a.tau + u * b.tau, tuple(w), a.i, z)
+        return self.model.with_x(a, new, tau=v * a.tau + u * b.tau, z=z)
 
     def run(self, at: At, told: Any = None, mask: Any = None) -> Run:
         """Everything at a state; outcomes under `mask` are those that are told."""

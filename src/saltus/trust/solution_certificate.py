@@ -240,7 +240,7 @@ def _events(
     member = sol.tape.member[0][where] if sol.tape.member else jnp.zeros_like(where)
     action = (sol.tape.kind[where].astype(jnp.int32) - 1) // 2
     events = EventTrust(
-        sol.tape.theta[0] + rows.t[where], action, member, rooted, jnp.where(flat, straight, 1.0),
+        sol.tape.t0 + rows.t[where], action, member, rooted, jnp.where(flat, straight, 1.0),
         jnp.ones(size), late, error, valid,
     )  # fmt: skip
     return events, where, _guards(sol, found, grown)
@@ -256,7 +256,7 @@ def _guards(sol: Solution, found: Measured, grown: Growth) -> GuardTrust:
     pick = lambda v: jnp.take_along_axis(v, place[None], axis=0)[0]
     unsure = found.seen.unsure * jnp.maximum(grown.rows, 1.0)[:, None]
     unsure = pick(along((unsure[:-1], unsure[1:]), found.place))
-    times = sol.tape.theta[0] + found.rows.t[:-1]
+    times = sol.tape.t0 + found.rows.t[:-1]
     return GuardTrust(pick(near), times[place], unsure)
 
 
@@ -293,9 +293,9 @@ def _levels(
     told = jnp.asarray([a.moving for a in sol.spec.model.actions])[events.which]
     matters, moves = events.rooted & _above(change, 1e-8), grown.moves[rows] | told
     late = _late(sol, events)
-    times = events.t - sol.tape.theta[0]
+    times = events.t - sol.tape.t0
     saved = _met(sol, matters, moves, _to_saves(sol, times), late)
-    ended = jnp.abs(times - sol.tape.theta[1] + sol.tape.theta[0])
+    ended = jnp.abs(times - sol.tape.t1 + sol.tape.t0)
     ended = _met(sol, matters, moves, ended, late) | ~(grown.planned > jnp.max(late, initial=0.0))
     going = sol.result != int(Result.terminated)
     end = jax.tree.map(lambda v: jnp.take(v, sol.tape.n, axis=0), found.seen)
@@ -326,7 +326,7 @@ def _levels(
 
 def _late(sol: Solution, events: EventTrust) -> Any:
     """How uncertain the time of each event is, generously."""
-    span = jnp.abs(sol.tape.theta[1] - sol.tape.theta[0])
+    span = jnp.abs(sol.tape.t1 - sol.tape.t0)
     late = jnp.where(events.rooted, events.uncertainty, 0.0)
     return CLOSE * late + 8 * EPS * span
 
@@ -335,7 +335,7 @@ def _met(sol: Solution, matters: Any, moves: Any, gap: Any, late: Any) -> Any:
     """Whether an event that matters falls on a time, as far as one can tell.
 
     One whose time is fixed is met exactly, or rounding decides on which side it is."""
-    rounding = 8 * EPS * jnp.maximum(jnp.abs(sol.tape.theta[0]), jnp.abs(sol.tape.theta[1]))
+    rounding = 8 * EPS * jnp.maximum(jnp.abs(sol.tape.t0), jnp.abs(sol.tape.t1))
     fixed = ~(gap <= 0) & ~(gap > rounding)
     return jnp.any(matters & jnp.where(moves, ~(gap > late), fixed))
 
@@ -343,7 +343,7 @@ def _met(sol: Solution, matters: Any, moves: Any, gap: Any, late: Any) -> Any:
 def _to_saves(sol: Solution, times: Any) -> Any:
     if jnp.ndim(sol.t) == 0 or sol.t.shape[0] == 0:
         return jnp.full(times.shape, INF)
-    ts = sol.t - sol.tape.theta[0]
+    ts = sol.t - sol.tape.t0
     return jnp.min(jnp.abs(times[:, None] - ts[None, :]), axis=1, initial=INF)
 
 
