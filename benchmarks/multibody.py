@@ -145,7 +145,7 @@ def five_bar_cases(forms):
     """Five bars and nine bounces, against the reference (values; derivatives by two springs)."""
     import numpy as np
 
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "models"))
     from mechanisms import LENGTHS, ends, five_bar_answers, five_bar_outputs, five_bar_truth
 
     values, slopes = five_bar_truth("P6a")

@@ -68,8 +68,8 @@ def compilations():
 
 # Something of every part: every primitive, transformation and kind of method (tests/versions.sh).
 CORE = {
-    "test_jax_names", "test_sweeps", "test_recompile", "test_unreached", "test_dae_edges",
-    "test_when", "test_visits", "test_reads", "test_loops_in_models",
+    "test_jax_names", "test_sweeps", "test_recompile", "test_unreached_values", "test_dae_edges",
+    "test_when", "test_save_times", "test_captured_values", "test_loops_in_models",
 }  # fmt: skip
 
 

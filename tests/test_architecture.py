@@ -1,6 +1,8 @@
 """The shape of the source: imports go one way, modules stay small, nothing names one machine."""
 
 import ast
+import importlib
+import inspect
 import re
 import subprocess
 from pathlib import Path
@@ -122,6 +124,28 @@ def test_no_modules_import_each_other_in_a_circle():
 def test_no_module_is_longer_than_a_person_reads_at_once(path):
     lines = len(path.read_text().splitlines())
     assert lines <= MAX_LINES
+
+
+def test_no_file_has_the_name_of_a_public_function():
+    """`saltus.fit` the function and a module of that name would be two things."""
+    public = set()
+    for package in ["saltus", *(f"saltus.{name}" for name in PACKAGES if name != "__init__")]:
+        module = importlib.import_module(package)
+        public |= {
+            n for n in getattr(module, "__all__", ()) if inspect.isfunction(getattr(module, n))
+        }
+    assert not public & {path.stem for path in modules()}
+
+
+def test_every_package_says_what_it_is_for():
+    for name in PACKAGES:
+        text = (SOURCE / name.removeprefix("__init__") / "__init__.py").read_text()
+        assert text.startswith('"""') and "TODO" not in text
+
+
+def test_the_house_has_few_doors():
+    entries = [path for path in SOURCE.iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 20 and len(PACKAGES) <= 18 and len(LAZY) <= 1
 
 
 def repository_files():

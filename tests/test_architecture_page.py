@@ -8,7 +8,6 @@ import sys
 from functools import cache
 
 import pytest
-
 from test_architecture import LAZY, PACKAGES, ROOT, SOURCE
 
 PAGE = ROOT / "docs" / "architecture.md"
@@ -87,7 +86,7 @@ def test_every_function_and_class_that_a_page_cites_exists(page):
 
 
 def test_every_test_that_a_page_cites_exists():
-    tests = {name for path in (ROOT / "tests").glob("test_*.py") for name in names_in(path)}
+    tests = {name for path in (ROOT / "tests").rglob("test_*.py") for name in names_in(path)}
     cited = [c for page in PAGES for c in quoted(page.read_text()) if re.fullmatch(r"test_\w+", c)]
     assert cited
     assert set(cited) <= tests

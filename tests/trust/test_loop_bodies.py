@@ -47,7 +47,7 @@ def stepped(step):
 def test_a_jump_in_the_body_of_a_loop_or_conditional_is_found(kind):
     (kink,) = hidden_kinks(stepped(STEPS[kind])(1.0))
     assert kink.t == pytest.approx(1.0) and kink.jump == pytest.approx(1.0)
-    assert kink.where.startswith("test_trust_bodies.py:")
+    assert kink.where.startswith("test_loop_bodies.py:")
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_what_cannot_be_looked_into_is_named_with_its_line():
 
     sol = stepped(outside)(1.0)
     (kink,) = hidden_kinks(sol)
-    assert "cannot be looked into" in kink.what and "test_trust_bodies.py" in kink.where
+    assert "cannot be looked into" in kink.what and "test_loop_bodies.py" in kink.where
     assert np.isnan(kink.jump)
 
 

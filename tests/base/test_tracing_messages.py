@@ -26,7 +26,7 @@ def condition(now, p):
     return p
 
 
-LINE = f"test_messages.py:{inspect.getsourcelines(condition)[1] + 1}"
+LINE = f"test_tracing_messages.py:{inspect.getsourcelines(condition)[1] + 1}"
 WRITTEN = f'{LINE} (if now.x["a"] > 0:)'
 
 
@@ -140,7 +140,7 @@ def test_other_errors_keep_their_type_and_text_and_say_where_they_arose():
         assert type(error) is kind and text in str(error)
         notes = [note for note in error.__notes__ if "In the model" in note]
         assert len(notes) == 1 and notes[0].startswith(
-            f"In the model: {owner}, at test_messages.py:"
+            f"In the model: {owner}, at test_tracing_messages.py:"
         )
 
 

@@ -108,7 +108,7 @@ def test_an_event_located_at_a_jump_of_its_guard_has_no_finite_derivative(guard)
 
 def test_the_line_in_which_a_guard_branches_is_told():
     line = inspect.getsourcelines(jumping)[1] + 1
-    assert f"It branches in test_causes.py:{line}." in str(stopped(jumping, "falling"))
+    assert f"It branches in test_step_failures.py:{line}." in str(stopped(jumping, "falling"))
 
 
 def test_a_steep_guard_that_is_continuous_is_not_said_to_jump():

@@ -12,7 +12,7 @@ import pytest
 import saltus
 from saltus.cli import demo
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fit_problems
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from saltus.base import jax_names
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 ROOT = HERE.parent
-SOURCE = Path(jax_names.__file__).parent
+SOURCE = Path(jax_names.__file__).parents[1]
 
 
 def test_the_oldest_versions_that_are_tested_are_the_bounds_of_the_package():
