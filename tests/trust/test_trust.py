@@ -350,7 +350,7 @@ def test_the_simple_hybrid_ode_is_trusted(tol):
 
 
 def test_every_reason_has_advice():
-    from saltus.trust.text import ADVICE
+    from saltus.trust.reasons import ADVICE
 
     assert len(ADVICE) == len(REASONS) == len(drop(P).certificate.levels)
 

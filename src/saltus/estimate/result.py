@@ -18,7 +18,7 @@ from ..base.text import number, table
 from ..solution.solution import Solution
 from ..solver.solving import solve
 from ..trust import Certificate, certificate
-from ..trust.text import REASONS
+from ..trust.reasons import REASONS
 from ..trust.verdict import VERDICTS
 from . import residuals, uncertainty
 from .event_matching import EventMatch

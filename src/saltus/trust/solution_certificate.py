@@ -25,11 +25,11 @@ from .hidden_kinks import Kink, hidden_kinks, passed
 from .landings import landings
 from .margins import INF, Margins, Measured, measure, nearest, promised
 from .parameter_margins import margins_of
-from .text import REASONS, report
+from .reasons import CLOSE, REASONS, TABLE, Evidence, above
+from .text import report
 from .verdict import DEGRADED, TRUSTED, UNTRUSTED, VERDICTS
 
 EPS = float(jnp.finfo(jnp.float64).eps)
-CLOSE = 10  # errors of many steps add up: what is closer than so many tolerances is not decided
 
 
 class EventTrust(eqx.Module):
@@ -260,11 +260,6 @@ def _guards(sol: Solution, found: Measured, grown: Growth) -> GuardTrust:
     return GuardTrust(pick(near), times[place], unsure)
 
 
-def _above(value: Any, limit: Any) -> Any:
-    """Also where the value is not a number."""
-    return ~(value <= limit)
-
-
 def _within(margin: Any, limit: Any) -> Any:
     """Whether any margin there is (the others are infinite) is not safely above a limit."""
     return jnp.any((margin != INF) & ~(margin >= limit))
@@ -281,7 +276,6 @@ def _levels(
 ) -> tuple[Any, Any]:  # fmt: skip
     """How bad each reason is, in the order of `REASONS`; and how much errors grow."""
     rtol, _ = sol.tolerance
-    no = jnp.zeros((), bool)
     used = jnp.arange(grown.rows.shape[0]) <= sol.tape.n
     most = jnp.max(jnp.where(used, grown.rows, 0.0))
     unsure = found.seen.unsure * jnp.maximum(grown.rows, 1.0)[:, None]
@@ -291,7 +285,7 @@ def _levels(
     near = nearest(m.near, there)
     worst = jnp.max(events.error, initial=0.0)
     told = jnp.asarray([a.moving for a in sol.spec.model.actions])[events.which]
-    matters, moves = events.rooted & _above(change, 1e-8), grown.moves[rows] | told
+    matters, moves = events.rooted & above(change, 1e-8), grown.moves[rows] | told
     late = _late(sol, events)
     times = events.t - sol.tape.t0
     saved = _met(sol, matters, moves, _to_saves(sol, times), late)
@@ -303,24 +297,28 @@ def _levels(
     close = CLOSE * jnp.take(unsure, sol.tape.n, axis=0)
     beyond = jnp.any(open_end & ~(jnp.abs(end.value) >= close)) & going
     carried = _within(m.chain, CLOSE * unsure[1:]) | _within(m.first, CLOSE * unsure[0])
-    levels = [
-        _level(no, sol.result > int(Result.terminated)),
-        _level(sol.stats.touches > 0, (sol.stats.touches > 0) & watching),
-        _level(~(near >= 100), ~(near >= CLOSE) & watching),
-        _level(no, found.unseen),
-        _level(_above(worst, promised(rtol)), _above(worst, 0.1)),
-        order,
-        _level(no, saved),
-        _level(no, (ended | beyond) & going),
-        _level(no, carried | found.chance),
-        _level(kinks[0], kinks[1] > 1e-6),  # NaN: whether it jumps is not known
-        _level(_above(rtol * most, 1e-4), _above(rtol * most, 0.1)),
-        _level(_above(grown.shift, promised(rtol)), _above(grown.shift, 0.1)),
-        _level(_above(equations.condition, 1e8), _above(equations.condition, 1e12)),
-        _level(_above(equations.drift, 100), ~jnp.isfinite(equations.drift)),
-        _level(_above(grown.dot, 1e-10), _above(grown.dot, 1e-7)),
-        _level(no, found.leaps),
-    ]
+    evidence = Evidence(
+        failed=sol.result > int(Result.terminated),
+        touched=sol.stats.touches > 0,
+        watching=watching,
+        near=near,
+        unseen=found.unseen,
+        grazing=worst,
+        promised=promised(rtol),
+        order=order,
+        saved=saved,
+        ended=(ended | beyond) & going,
+        undecided=carried | found.chance,
+        kinked=kinks[0],
+        jump=kinks[1],
+        growth=rtol * most,
+        shift=grown.shift,
+        condition=equations.condition,
+        drift=equations.drift,
+        dot=grown.dot,
+        leaps=found.leaps,
+    )
+    levels = [reason.level(evidence).astype(jnp.int32) for reason in TABLE]
     return jnp.stack(levels), most
 
 

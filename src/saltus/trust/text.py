@@ -8,46 +8,9 @@ import numpy as np
 
 from ..base.text import number, table
 from ..base.tracing import is_traced
+from .reasons import ADVICE, REASONS
 from .verdict import VERDICTS
 
-REASONS = (
-    "the solve failed",
-    "a guard touches zero",
-    "whether a guard is reached is within the error of the solution",
-    "a guard seems to have crossed zero unseen",
-    "an event is almost grazing",
-    "simultaneous events that do not commute",
-    "an event at a saved time",
-    "an event at the end",
-    "a guard is within the error of zero where the solve starts or after a reset",
-    "the model has a hidden kink",
-    "errors grow along the solution",
-    "derivatives change within the error of the solution",
-    "the equations for algebraic states are ill-conditioned",
-    "the constraint is not kept",
-    "tangent and adjoint sweep disagree",
-    "a guard jumps at an event",
-)
-ADVICE = (
-    "Read sol.error.",
-    "No derivative exists here: move the parameters, or write on_grazing=...",
-    "Tighten rtol and atol, or move the parameters.",
-    "It turns faster than the steps: write solve(..., resolve_guards=True).",
-    "Derivatives of its time grow without bound as it grazes: tighten rtol and atol.",
-    "Only one-sided derivatives exist: saltus.certify(loss, p).one_sided(direction).",
-    "Saved values jump or bend there: move the save time, or use a loss that is an integral.",
-    "Values at the end jump or bend there: move t1, or use a loss that is an integral.",
-    "Whether it fires is not decided: tighten rtol and atol.",
-    "Make it an event: saltus.when(condition, a, b).",
-    "Shorten the time span, or tighten rtol and atol.",
-    "The model bends strongly here, or rests, so that the steps are too long for the derivatives: "
-    "tighten rtol and atol, or write method=saltus.Tsit5(max_step=...).",
-    "Look for a singular point near the trajectory.",
-    "Tighten rtol and atol, or give invariant=.",
-    "This should not happen: please report it with the model.",
-    "Its time is that of the jump, which no derivative of the guard shows: write a guard that goes "
-    "through zero where it jumps.",
-)
 MOST = 12  # events that are listed
 
 

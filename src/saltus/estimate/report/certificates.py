@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...trust.text import ADVICE, REASONS, short
+from ...trust.reasons import ADVICE, REASONS
+from ...trust.text import short
 from ...trust.verdict import VERDICTS
 from .markup import bullets, paragraph, section, table, text
 from .style import counted, listed

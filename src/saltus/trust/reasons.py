@@ -1,0 +1,141 @@
+"""Why a gradient may not be trusted: each reason with its words, its advice and its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from .verdict import DEGRADED, TRUSTED, UNTRUSTED
+
+CLOSE = 10  # errors of many steps add up: what is closer than so many tolerances is not decided
+
+
+class Evidence(NamedTuple):
+    """What was found out about a solution; numbers and flags that work inside `jit`."""
+
+    failed: Any  # the solve stopped early
+    touched: Any  # a guard touches zero
+    watching: Any  # touches count (`on_grazing` is not "ignore")
+    near: Any  # from a guard that is not reached to zero, in units of its error
+    unseen: Any  # a guard crossed zero between the places at which it was looked at
+    grazing: Any  # the relative error of the worst event that almost grazes
+    promised: Any  # the relative error that TRUSTED allows
+    order: Any  # the level of simultaneous events that do not commute
+    saved: Any  # an event falls on a save time
+    ended: Any  # an event falls on the end
+    undecided: Any  # a guard is within the error of zero at the start or after a reset
+    kinked: Any  # the solve has passed a hidden kink
+    jump: Any  # of the flow at the worst of these, relative to the flow
+    growth: Any  # of errors along the solution, times the tolerance
+    shift: Any  # of derivatives when all states change by their tolerances
+    condition: Any  # of the equations for algebraic states
+    drift: Any  # off the constraint, in units of the tolerance
+    dot: Any  # the relative difference of tangent and adjoint sweep
+    leaps: Any  # a guard jumps at an event
+
+
+class Reason(NamedTuple):
+    """A reason to doubt: `rule(evidence)` says whether it degrades, and whether it forbids."""
+
+    text: str
+    advice: str
+    rule: Callable[[Evidence], tuple[Any, Any]]
+
+    def level(self, evidence: Evidence) -> Any:
+        some, bad = self.rule(evidence)
+        return jnp.where(bad, UNTRUSTED, jnp.where(some, DEGRADED, TRUSTED))
+
+
+def above(value: Any, limit: Any) -> Any:
+    """Whether a number is larger than it may be; NaN is."""
+    return ~(value <= limit)
+
+
+TABLE = (
+    Reason(
+        "the solve failed",
+        "Read sol.error.",
+        lambda e: (False, e.failed),
+    ),
+    Reason(
+        "a guard touches zero",
+        "No derivative exists here: move the parameters, or write on_grazing=...",
+        lambda e: (e.touched, e.touched & e.watching),
+    ),
+    Reason(
+        "whether a guard is reached is within the error of the solution",
+        "Tighten rtol and atol, or move the parameters.",
+        lambda e: (~(e.near >= 100), ~(e.near >= CLOSE) & e.watching),
+    ),
+    Reason(
+        "a guard seems to have crossed zero unseen",
+        "It turns faster than the steps: write solve(..., resolve_guards=True).",
+        lambda e: (False, e.unseen),
+    ),
+    Reason(
+        "an event is almost grazing",
+        "Derivatives of its time grow without bound as it grazes: tighten rtol and atol.",
+        lambda e: (above(e.grazing, e.promised), above(e.grazing, 0.1)),
+    ),
+    Reason(
+        "simultaneous events that do not commute",
+        "Only one-sided derivatives exist: saltus.certify(loss, p).one_sided(direction).",
+        lambda e: (e.order >= DEGRADED, e.order >= UNTRUSTED),
+    ),
+    Reason(
+        "an event at a saved time",
+        "Saved values jump or bend there: move the save time, or use a loss that is an integral.",
+        lambda e: (False, e.saved),
+    ),
+    Reason(
+        "an event at the end",
+        "Values at the end jump or bend there: move t1, or use a loss that is an integral.",
+        lambda e: (False, e.ended),
+    ),
+    Reason(
+        "a guard is within the error of zero where the solve starts or after a reset",
+        "Whether it fires is not decided: tighten rtol and atol.",
+        lambda e: (False, e.undecided),
+    ),
+    Reason(
+        "the model has a hidden kink",
+        "Make it an event: saltus.when(condition, a, b).",
+        lambda e: (e.kinked, e.jump > 1e-6),  # NaN: whether it jumps is not known
+    ),
+    Reason(
+        "errors grow along the solution",
+        "Shorten the time span, or tighten rtol and atol.",
+        lambda e: (above(e.growth, 1e-4), above(e.growth, 0.1)),
+    ),
+    Reason(
+        "derivatives change within the error of the solution",
+        "The model bends strongly here, or rests, so that the steps are too long for the "
+        "derivatives: tighten rtol and atol, or write method=saltus.Tsit5(max_step=...).",
+        lambda e: (above(e.shift, e.promised), above(e.shift, 0.1)),
+    ),
+    Reason(
+        "the equations for algebraic states are ill-conditioned",
+        "Look for a singular point near the trajectory.",
+        lambda e: (above(e.condition, 1e8), above(e.condition, 1e12)),
+    ),
+    Reason(
+        "the constraint is not kept",
+        "Tighten rtol and atol, or give invariant=.",
+        lambda e: (above(e.drift, 100), ~jnp.isfinite(e.drift)),
+    ),
+    Reason(
+        "tangent and adjoint sweep disagree",
+        "This should not happen: please report it with the model.",
+        lambda e: (above(e.dot, 1e-10), above(e.dot, 1e-7)),
+    ),
+    Reason(
+        "a guard jumps at an event",
+        "Its time is that of the jump, which no derivative of the guard shows: write a guard "
+        "that goes through zero where it jumps.",
+        lambda e: (False, e.leaps),
+    ),
+)
+REASONS = tuple(reason.text for reason in TABLE)
+ADVICE = tuple(reason.advice for reason in TABLE)
