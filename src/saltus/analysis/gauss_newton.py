@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import still
+from ..base.leaves import frozen
 from ..base.results import SolveError
 from ..base.text import number
 from ..base.tracing import is_traced
@@ -107,7 +107,7 @@ def attach_root(residual: Callable, root: Root) -> Any:
 
 def plain(name: str, tree: Any) -> Any:
     """The numbers in a tree without their derivatives; inside `jit` there are none."""
-    tree = jax.tree.map(lambda v: still(v) if eqx.is_array_like(v) else v, tree)
+    tree = jax.tree.map(lambda v: frozen(v) if eqx.is_array_like(v) else v, tree)
     if is_traced(tree):
         raise TypeError(
             f"{name} iterates on numbers, but these are traced by jit or vmap. Call it outside; "

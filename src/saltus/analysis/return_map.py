@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import still
+from ..base.leaves import frozen
 from ..base.results import Result
 from ..methods import Dopri8, Method, Radau5
 from ..simulate.record import action_of, is_reset
@@ -60,7 +60,7 @@ class Way:
         sol = solve(self.system, start, p, start.t + period, method=self.method, repair=True)
         if int(sol.result) != int(Result.success):
             raise NoReturn(
-                f"a terminal event ends the motion at t = {float(still(sol.last.t)):.6g}"
+                f"a terminal event ends the motion at t = {float(frozen(sol.last.t)):.6g}"
             )
         return sol
 
@@ -75,7 +75,7 @@ class Way:
         if not result.ok:
             raise NoReturn(f'the event "{self.event}" does not come again: {failure(sol)}')
         if result == Result.success or self._last(sol) != self.event:
-            t = float(still(sol.last.t))
+            t = float(frozen(sol.last.t))
             raise NoReturn(f'the event "{self.event}" does not come again before t = {t:.6g}')
         return sol
 

@@ -182,7 +182,7 @@ def check_precision() -> None:
         )
 
 
-def still(tree: Any) -> Any:
+def frozen(tree: Any) -> Any:
     """The same values without derivatives."""
     return jax.tree.map(jax.lax.stop_gradient, tree)
 

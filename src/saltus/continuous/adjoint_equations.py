@@ -128,8 +128,8 @@ def _quadrature(
 ) -> tuple[Leaves, Leaves]:
     """Adjoints alone; the gradient is summed up over each accepted step."""
     n = len(lam)
-    still = tuple(jnp.zeros_like(v) for v in gradient)
-    alone = lambda error, old, new: judge((*error, *still), (*old, *still), (*new, *still))
+    zeros = tuple(jnp.zeros_like(v) for v in gradient)
+    alone = lambda error, old, new: judge((*error, *zeros), (*old, *zeros), (*new, *zeros))
     inner = explicit_step(lambda u, y: pull(at(u), y)[0], alone)
 
     def step(u: Any, h: Any, y: Leaves) -> Advance:

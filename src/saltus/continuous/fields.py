@@ -32,8 +32,8 @@ def _base(spec: Spec, row: RowData, degree: int) -> Callable:
     def velocity(s: Leaves, theta: Leaves) -> Leaves:
         par = par_of(spec, theta, row)
         at = determined(model, At(s[0], s[1:], row.i, row.z), par, degree)
-        still = tuple(jnp.zeros_like(v) for v in s[1 + model.moving :])
-        return (jnp.ones_like(s[0]), *model.flow(at, par), *still)
+        zeros = tuple(jnp.zeros_like(v) for v in s[1 + model.moving :])
+        return (jnp.ones_like(s[0]), *model.flow(at, par), *zeros)
 
     return velocity
 

@@ -59,12 +59,12 @@ def _implicit(
     """Tangents along the dense solution: stiff equations, and systems with a constraint."""
     moves, dense = field(spec, masks, row), inside(spec, masks, row, length)
     flat, back = ravel_pytree(ds)
-    still = tuple(jnp.zeros_like(d) for d in dtheta)
+    zeros = tuple(jnp.zeros_like(d) for d in dtheta)
 
     def parts(u: Any) -> tuple[Any, Any]:
         here = dense(s, theta, u)
         push = lambda v, d: ravel_pytree(jax.jvp(moves, (here, theta), (back(v), d))[1])[0]
-        matrix = jax.vmap(lambda v: push(v, still), out_axes=1)(jnp.eye(flat.size))
+        matrix = jax.vmap(lambda v: push(v, zeros), out_axes=1)(jnp.eye(flat.size))
         return length * matrix, length * push(jnp.zeros_like(flat), dtheta)
 
     floor = nothing(theta, dtheta, len(ds))

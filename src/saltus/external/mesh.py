@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ..base.leaves import Leaves, Shapes, float_shapes, still
+from ..base.leaves import Leaves, Shapes, float_shapes, frozen
 from ..methods.method import Trial
 from ..methods.radau import C as NODES
 from ..methods.stages import unknowns
@@ -81,8 +81,8 @@ class Trapezoidal:
             parts = zip(moving, model.moving_of(at), first, last, strict=True)
             return ravel_pytree(tuple(b - a - 0.5 * h * (f + g) for b, a, f, g in parts))[0]
 
-        matrix = still(jax.jacfwd(residual)(still(root)))
-        found = still(root)
+        matrix = frozen(jax.jacfwd(residual)(frozen(root)))
+        found = frozen(root)
         for _ in range(degree):
             found = found - jnp.linalg.solve(matrix, residual(found))
         return attached(model, state(back(found)), par, degree)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..base.leaves import Leaves, still
+from ..base.leaves import Leaves, frozen
 from .factor import Vec, factor_jacobian, jacobian, solve
 from .vectors import Layout, add, mean_square
 
@@ -36,7 +36,7 @@ def attach(residual: Callable[[Vec], Vec], root: Vec, factors: Any, degree: int)
     Chord-Newton from the root held constant: each repetition makes one more derivative exact, and
     the value moves by rounding only.
     """
-    out = still(root)
+    out = frozen(root)
     for _ in range(degree):
         out = add((1.0, out), (-1.0, solve(factors, residual(out))))
     return out

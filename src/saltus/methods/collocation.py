@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import still
+from ..base.leaves import frozen
 from ..linalg.factor import Vec, factor_stages, jacobian, solve_stages
 from ..linalg.vectors import add, mean_square, times
 from ..model.model import At
@@ -45,19 +45,19 @@ class Collocation(NamedTuple):
 
     def factors(self, stages: list[Vec], compact: bool = False) -> Any:
         """The factorised Jacobian of the residual at these stages, without derivatives."""
-        field, h = still((self.field.at, self.field.par)), still(self.h)
+        field, h = frozen((self.field.at, self.field.par)), frozen(self.h)
         calm = Field(self.field.model, field[1], field[0])
         tau, layout = calm.at.tau, calm.layout
         jacs = [
             jacobian(lambda y, c=c: calm.rhs(tau + float(c) * h, y), y, layout.structure)
-            for c, y in zip(self.c, still(stages), strict=True)
+            for c, y in zip(self.c, frozen(stages), strict=True)
         ]
         return factor_stages(layout, jacs, calm.mass_numbers(), self.a, h, compact)
 
     def attached(self, stages: list[Vec], degree: int, compact: bool = False) -> At:
         """The end of the step, with `degree` derivatives; `stages` must solve the equations."""
         factors = self.factors(stages, compact)
-        out = still(stages)
+        out = frozen(stages)
         for _ in range(degree):
             change = solve_stages(factors, self.residual(out))
             out = [add((1.0, y), (-1.0, d)) for y, d in zip(out, change, strict=True)]
@@ -66,8 +66,8 @@ class Collocation(NamedTuple):
     def root(self, guess: list[Vec]) -> list[Vec]:
         """The stages: Newton with the Jacobian at the guess; no derivatives."""
         calm = self._replace(
-            field=Field(self.field.model, still(self.field.par), still(self.field.at)),
-            h=still(self.h),
+            field=Field(self.field.model, frozen(self.field.par), frozen(self.field.at)),
+            h=frozen(self.h),
         )
         factors = calm.factors(guess, compact=True)
 
@@ -81,7 +81,7 @@ class Collocation(NamedTuple):
             return k + 1, new, done, size
 
         first = (jnp.zeros((), jnp.int32), guess, jnp.zeros((), bool), jnp.full((), jnp.inf))
-        return still(jax.lax.while_loop(lambda s: (s[0] < CHORDS) & ~s[2], iterate, first)[1])
+        return frozen(jax.lax.while_loop(lambda s: (s[0] < CHORDS) & ~s[2], iterate, first)[1])
 
     def end(self, stages: list[Vec]) -> At:
         """The state at the last stage, with the integrals."""

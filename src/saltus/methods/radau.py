@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import Leaves, Shapes, still
+from ..base.leaves import Leaves, Shapes, frozen
 from ..linalg.factor import Vec, factor_shifted, jacobian, solve
 from ..linalg.vectors import add, mean_square, times
 from ..model.algebraic_states import solved
@@ -173,7 +173,7 @@ class RadauStepper:
         y = unknowns(model).pack((*model.x_of(at), *at.z))
         inc = [add((1.0, s), (-1.0, y)) for s in _stages(aux)]
         out = [add((1.0, y), *zip(lagrange(0.5 + 0.5 * float(c)), inc, strict=True)) for c in C]
-        return tuple(v for vec in still(out) for v in vec)
+        return tuple(v for vec in frozen(out) for v in vec)
 
     def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
         field = Field(model, par, at)
@@ -209,9 +209,9 @@ class RadauStepper:
 
 def _guess(field: Field, h: Any, aux: Leaves, length: Any) -> list[Vec]:
     """Stages of a step of length `h`, from the polynomial of one of another length."""
-    y = still(field.start())
-    inc = [add((1.0, s), (-1.0, y)) for s in still(_stages(aux))]
-    ratio = still(h / length)
+    y = frozen(field.start())
+    inc = [add((1.0, s), (-1.0, y)) for s in frozen(_stages(aux))]
+    ratio = frozen(h / length)
     return [add((1.0, y), *zip(lagrange(float(c) * ratio), inc, strict=True)) for c in C]
 
 

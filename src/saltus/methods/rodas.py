@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import Leaves, Shapes, still
+from ..base.leaves import Leaves, Shapes, frozen
 from ..linalg.factor import Vec, factor_shifted, jacobian, solve, with_columns
 from ..linalg.vectors import add, times
 from ..model.algebraic_states import attached, solved
@@ -204,11 +204,11 @@ class _Step:
 
     def matrix(self) -> Any:
         """The factors of the stage matrix, without derivatives."""
-        at, par = still((self.field.at, self.field.par))
+        at, par = frozen((self.field.at, self.field.par))
         field = Field(self.field.model, par, at)
         layout = field.layout
         jac = jacobian(lambda y: field.rhs(at.tau, y), field.start(), layout.structure)
-        jac = with_columns(layout, jac, still(self.stretch))
+        jac = with_columns(layout, jac, frozen(self.stretch))
         return factor_shifted(layout, jac, field.mass_numbers(), 1.0 / GAMMA)
 
     def _stage(self, i: int, vs: list[Vec], us: list[Vec]) -> tuple[Vec, Leaves]:
@@ -266,8 +266,8 @@ class _Step:
         for i in range(8):
             f, r = self._stage(i, vs, us)
             zero = tuple(jnp.zeros_like(e) for e in f)
-            start = still(add((1.0, f), (1.0, self._slope(i, zero)[0])))
-            v = still(solve(factors, start))
+            start = frozen(add((1.0, f), (1.0, self._slope(i, zero)[0])))
+            v = frozen(solve(factors, start))
             slope: Leaves = ()
             for _ in range(degree):
                 linear, slope = self._slope(i, times(self.stretch, v))

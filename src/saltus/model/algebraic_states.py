@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import Leaves, still
+from ..base.leaves import Leaves, frozen
 from ..linalg.dense import invert
 from ..linalg.factor import (
     Vec,
@@ -92,7 +92,7 @@ def solved(model: Model, at: At, par: Par) -> tuple[At, Any]:
     """The state with its z found from the guess in it, and whether there is one; no derivatives."""
     if model.constraint is None:
         return at, jnp.ones((), bool)
-    at, par = still((at, par))
+    at, par = frozen((at, par))
     residual = _equations(model, at, par)
     guess = layout(model).pack(at.z)
     if model.constraint.affine:
@@ -141,8 +141,8 @@ def attached(model: Model, at: At, par: Par, degree: int) -> At:
     """The state with `degree` derivatives of z; the z in it must solve the equations (M38)."""
     if model.constraint is None or degree == 0:
         return at
-    fixed = at._replace(z=still(at.z))
-    quiet, calm = still((fixed, par))
+    fixed = at._replace(z=frozen(at.z))
+    quiet, calm = frozen((fixed, par))
     root = layout(model).pack(fixed.z)
     jac = _jacobian(model, _equations(model, quiet, calm), root)
     factors = factor_jacobian(layout(model), jac)
@@ -154,7 +154,7 @@ def determined(model: Model, at: At, par: Par, degree: int) -> At:
     """The state with z found from the guess in it, and `degree` derivatives of it."""
     if model.constraint is None:
         return at
-    z = still(solved(model, at, par)[0].z)
+    z = frozen(solved(model, at, par)[0].z)
     return attached(model, at._replace(z=z), par, degree)
 
 
@@ -194,10 +194,10 @@ def violated(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
 def _room(model: Model, of_state: Any, y: Vec, give: Any) -> Any:
     """`|g_x| give` where g_x is large and sparse."""
     n, size = y[0].size, model.pattern.size
-    still_rows = jnp.zeros((n,))
+    zero_rows = jnp.zeros((n,))
 
     def whole(v: Any) -> Any:
-        return jnp.concatenate([still_rows, of_state((v[:n],))[0]])
+        return jnp.concatenate([zero_rows, of_state((v[:n],))[0]])
 
     full = jnp.concatenate([y[0], jnp.zeros((size - n,))])
     values = jnp.abs(model.pattern.values(whole, full))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.jax_names import under_jit
-from ..base.leaves import Leaves, still
+from ..base.leaves import Leaves, frozen
 from ..base.names import numbered
 from ..base.tracing import is_tracer
 from ..linalg.dependence import pattern
@@ -63,7 +63,7 @@ def check_given(model: Model, args: Leaves, par: Par) -> bool:
 
     An entry that it leaves out would spoil gradients without spoiling values."""
     n_x, n_z = model.nx, model.n_z
-    args, par = still((args, par))
+    args, par = frozen((args, par))
     if under_jit() or any(map(is_tracer, jax.tree.leaves((args, par)))):
         return False
     flags = (jnp.zeros((model.kinks,), jnp.int32),) if model.kinks else ()

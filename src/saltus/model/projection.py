@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..base.leaves import Leaves, still
+from ..base.leaves import Leaves, frozen
 from ..linalg.vectors import Layout
 from .algebraic_states import hidden
 from .invariants import onto
@@ -56,16 +56,16 @@ def projected(model: Model, at: At, par: Par) -> At:
         value, pull = jax.vjp(lambda v: g(v, at, par), x)
         return jnp.concatenate([x - _ravel(model.x_of(at))[0] + pull(mu)[0], value])
 
-    calm = still((at, par))
+    calm = frozen((at, par))
     size = jax.eval_shape(lambda: g(flat0, at, par)).shape[0]
 
     def newton(y: Any, _: Any) -> tuple:
         jac = jax.jacfwd(kkt)(y, *calm)
         return y - jnp.linalg.lstsq(jac, kkt(y, *calm))[0], None
 
-    first = jnp.concatenate([still(flat0), jnp.zeros(size)])
-    root = still(jax.lax.scan(newton, first, None, length=20)[0])
-    inverse = still(jnp.linalg.pinv(jax.jacfwd(kkt)(root, *calm)))
+    first = jnp.concatenate([frozen(flat0), jnp.zeros(size)])
+    root = frozen(jax.lax.scan(newton, first, None, length=20)[0])
+    inverse = frozen(jnp.linalg.pinv(jax.jacfwd(kkt)(root, *calm)))
     for _ in range(DEGREE):
         root = root - inverse @ kkt(root, at, par)
     return model.with_x(at, _unravel(root[: flat0.size], model.x_of(at), sizes))
@@ -106,7 +106,7 @@ def along(model: Model, at: At, par: Par, step: Leaves, change: Leaves) -> Leave
 
 def _onto(model: Model, at: At, par: Par) -> At:
     """The states moved onto the invariants: until they stay, then with derivatives."""
-    calm, quiet = still((at, par))
+    calm, quiet = frozen((at, par))
     found = jax.lax.fori_loop(0, 20, lambda _, here: onto(model, here, quiet), calm)
     moved = tuple(v - w for v, w in zip(found.w, calm.w, strict=True))
     return onto(model, at._replace(w=tuple(map(jnp.add, at.w, moved))), par)

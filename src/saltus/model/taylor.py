@@ -13,10 +13,10 @@ from .model import At, Model, Par
 
 
 def velocity(model: Model, at: At, par: Par, degree: int) -> Leaves:
-    """`(tau', w')` along the flow: discrete floats and pending times stand still."""
+    """`(tau', w')` along the flow: discrete floats and pending times stand zeros."""
     here = attached(model, at, par, degree)
-    still = tuple(jnp.zeros_like(leaf) for leaf in model.held_of(at))
-    return (jnp.ones_like(at.tau), *model.flow(here, par), *still)
+    zeros = tuple(jnp.zeros_like(leaf) for leaf in model.held_of(at))
+    return (jnp.ones_like(at.tau), *model.flow(here, par), *zeros)
 
 
 def derivatives(model: Model, at: At, par: Par, degree: int) -> list[Leaves]:
@@ -36,7 +36,7 @@ def derivatives(model: Model, at: At, par: Par, degree: int) -> list[Leaves]:
 
 
 def moved(at: At, terms: list[Leaves], delta: Any) -> At:
-    """The state a time `delta` later; its algebraic states are still those of `at`."""
+    """The state a time `delta` later; its algebraic states are zeros those of `at`."""
     out, factorial = (at.tau, *at.w), 1.0
     for k, term in enumerate(terms):
         factorial = factorial * (k + 1)

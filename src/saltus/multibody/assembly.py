@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.captured_values import current
-from ..base.leaves import split, still
+from ..base.leaves import frozen, split
 from ..base.tracing import is_traced
 from ..linalg.dense import DEPENDENT, leading
 from ..linalg.factor import pseudo_inverse
@@ -128,7 +128,7 @@ def assembled(model: Description, now: Any, p: Any, hold: Sequence[str] = ()) ->
 
 @eqx.filter_jit
 def _assembled(model: Description, now: Any, p: Any, free: Any, reads: Any) -> Any:
-    calm, quiet = still((now, p))
+    calm, quiet = frozen((now, p))
 
     first = Equations(model, calm, quiet)
 
@@ -144,9 +144,9 @@ def _assembled(model: Description, now: Any, p: Any, free: Any, reads: Any) -> A
         return q - change * jnp.minimum(1.0, room / jnp.where(largest > 0, largest, 1.0))
 
     root = jax.lax.fori_loop(0, TRIES, closer, first.q)
-    back = still(back_at(root))
+    back = frozen(back_at(root))
     at = Equations(model, now, p)
-    q, v = at.q + still(root - first.q), at.v
+    q, v = at.q + frozen(root - first.q), at.v
     for _ in range(DEGREE):
         q = q - back @ at.position(at.t, q)
     for _ in range(DEGREE + 1):

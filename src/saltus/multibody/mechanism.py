@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import still
+from ..base.leaves import frozen
 from ..base.text import picture
 from ..base.tracing import is_traced, is_tracer
 from ..solution.animation import animate
@@ -158,7 +158,7 @@ class Mechanism:
     def _check(self, form: str, constants: tuple, now: Instant, p: Any) -> Any:
         """Raise where a start is no good; where that is not known yet, say whether it is good."""
         given = (now, p, constants)
-        now, p, constants = jax.tree.map(lambda v: still(v) if is_tracer(v) else v, given)
+        now, p, constants = jax.tree.map(lambda v: frozen(v) if is_tracer(v) else v, given)
         if is_traced((now, p, constants)):
             good = massive(self.model, now, p) & self._apart(now, p)
             if form == "penalty":  # the other forms have equations that a start has to obey

@@ -173,10 +173,10 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
     own = own if happened is None else own & happened
     counts = counts._replace(events=counts.events + own.astype(jnp.int32))
     limit = 100 + 4 * sum(a.size or 1 for a in model.guards)
-    still = jnp.ones((), bool)
+    unmoved = jnp.ones((), bool)
     for a, b in zip(model.x_of(at), model.x_of(c.at), strict=True):
-        still = still & jnp.all(a == b)
-    counts = counts._replace(pressed=jnp.where(still, counts.pressed, 0))
+        unmoved = unmoved & jnp.all(a == b)
+    counts = counts._replace(pressed=jnp.where(unmoved, counts.pressed, 0))
     chatters = 2 * counts.pressed >= counts.chain
     why = jnp.where(chatters, int(Result.chattering), int(Result.endless_chain))
     code = jnp.where(counts.chain > limit, why, code)

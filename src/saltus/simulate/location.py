@@ -181,10 +181,10 @@ def _iterate(
     )
     low_point = _bottom(s, h, s.before * value, s.before * slope)
     touch = looking & low_point.touch & match
-    still = jnp.where(low_point.done | beyond, NOTHING, AGAIN)
+    low_verdict = jnp.where(low_point.done | beyond, NOTHING, AGAIN)
     happens = jnp.where(knobs.grazing == FIRE, EVENT, NOTHING)
-    still = jnp.where(touch & (knobs.grazing != NO_EVENT), happens, still)
-    verdict = jnp.where(looking, still, verdict)
+    low_verdict = jnp.where(touch & (knobs.grazing != NO_EVENT), happens, low_verdict)
+    verdict = jnp.where(looking, low_verdict, verdict)
     aim = jnp.where(looking, low_point.aim, aim)
     correction = jnp.where(looking, jnp.where(low_point.touch, -1.0, jnp.inf), correction)
     depth = jnp.maximum(s.depth, jnp.where(crossed, jnp.abs(value), 0.0))

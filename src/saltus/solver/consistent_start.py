@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import still
+from ..base.leaves import frozen
 from ..base.names import named
 from ..base.results import Result
 from ..base.tracing import is_tracer
@@ -102,7 +102,7 @@ def _report(system: HybridSystem, start: Instant, p: Any) -> tuple[Consistency, 
     before = model.residuals(given, par)
     near = projected(model, given, par)
     at = attached(model, begun(model, near, par), par, TAYLOR)
-    found, determined = _outcome(model, near, *still((at, par)))
+    found, determined = _outcome(model, near, *frozen((at, par)))
     moved = tuple(a - b for a, b in zip(at.w, given.w, strict=True))[: model.nx]
     now = instant(model, at, par)
     if system.modes:
@@ -120,11 +120,11 @@ def _report(system: HybridSystem, start: Instant, p: Any) -> tuple[Consistency, 
     )
 
     def words() -> str:
-        start = still(begun(model, near, par))
-        off = bool(_violated(model, start, still(par)))
+        start = frozen(begun(model, near, par))
+        off = bool(_violated(model, start, frozen(par)))
         what = Result.inconsistent if off else Result.no_consistent_state
-        residuals = residual_words(model, start, still(par), what)
-        return residuals if off else f"{residuals} {determination(model, start, still(par))}"
+        residuals = residual_words(model, start, frozen(par), what)
+        return residuals if off else f"{residuals} {determination(model, start, frozen(par))}"
 
     return report, words
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.foreign_names import answered
 from ..base.jax_names import under_jit
-from ..base.leaves import Leaves, still
+from ..base.leaves import Leaves, frozen
 from ..base.names import check_units
 from ..base.results import Result
 from ..base.tracing import is_traced, is_tracer
@@ -105,7 +105,7 @@ def solve(
     knobs = _knobs(model, chosen, max_steps, max_events, grazing(on_grazing))
     if resolve:
         knobs = knobs._replace(
-            max_step=jnp.minimum(knobs.max_step, still(jnp.abs(t1 - t0)) / PARTS)
+            max_step=jnp.minimum(knobs.max_step, frozen(jnp.abs(t1 - t0)) / PARTS)
         )
     if chosen.external and checkpoints is not None:
         raise ValueError(
@@ -156,7 +156,7 @@ def _kept(model: Model, outcome: Outcome, par: Par, knobs: Knobs) -> Outcome:
     """A motion that could not be held on its invariants is not a success."""
     if model.invariant is None:
         return outcome
-    off = _off(model, *still((outcome.end, par)), *asked(knobs))
+    off = _off(model, *frozen((outcome.end, par)), *asked(knobs))
     off = off & (outcome.code <= int(Result.terminated))
     code = jnp.where(off, int(Result.inconsistent), outcome.code).astype(outcome.code.dtype)
     return outcome._replace(code=code)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..base.leaves import Leaves, still
+from ..base.leaves import Leaves, frozen
 from ..model.algebraic_states import attached, begun
 from ..model.builder import Built, build
 from ..model.model import At, Model, Par
@@ -66,7 +66,7 @@ def _preparation(model: Model, repair: bool) -> Any:
         blank = (jnp.full((), jnp.inf),) * waiting
         flags = (jnp.zeros((model.kinks,), jnp.int32),) if model.kinks else ()
         i = (*d_others, *([mode] if model.modes else []), *counts, *segments, *flags)
-        at = At(jnp.zeros(()), (*x, *q, *d, *blank), jax.lax.stop_gradient(i), still(z))
+        at = At(jnp.zeros(()), (*x, *q, *d, *blank), jax.lax.stop_gradient(i), frozen(z))
         par = Par(theta, iota, backward)
         at = begun(model, projected(model, at, par) if repair else at, par)
         there = attached(model, at, par, TAYLOR)

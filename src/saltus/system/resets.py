@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..base.leaves import aval, split, still
+from ..base.leaves import aval, frozen, split
 from ..base.text import picture
 from ..base.tracing import trace
 from ..linalg.factor import factor, jacobian
@@ -91,8 +91,8 @@ def implicit_reset(
             return rows.pack(traced.call(*closed, *unknown.unpack(root), *given))
 
         # Newton sees no derivatives, also of what the residual closes over; attach brings them in.
-        quiet = still((closed, given))
-        found = newton(lambda y: of(y, *quiet), still(unknown.pack(floats))).value
+        quiet = frozen((closed, given))
+        found = newton(lambda y: of(y, *quiet), frozen(unknown.pack(floats))).value
         factors = factor(jacobian(lambda y: of(y, *quiet), found))
         found = attach(lambda y: of(y, closed, given), found, factors, DERIVATIVES)
         new = [

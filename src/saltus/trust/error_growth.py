@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..base.leaves import Leaves, still
+from ..base.leaves import Leaves, frozen
 from ..model.model import Model
 from ..model.projection import along, condition
 from ..solution.solution import Solution
@@ -44,7 +44,7 @@ def remade(sol: Solution, p: Leaves, s0: Leaves, probe: Any = None) -> tuple[lis
         (tape.n, tape.backward, *tape.iota),
         (tape.end.tau, *tape.end.w),
     )
-    par = model.with_p(tape.par()._replace(theta=still(tape.theta)), p)
+    par = model.with_p(tape.par()._replace(theta=frozen(tape.theta)), p)
     if probe is not None:
         par = model.with_probe(par, probe)
     rows, ends, _ = replay(sol.spec, recorded, par.theta, s0)
@@ -53,11 +53,11 @@ def remade(sol: Solution, p: Leaves, s0: Leaves, probe: Any = None) -> tuple[lis
 
 def parameters(sol: Solution) -> Leaves:
     """The float leaves of p."""
-    return still(sol.spec.model.p_of(sol.tape))
+    return frozen(sol.spec.model.p_of(sol.tape))
 
 
 def first_state(tape: Tape) -> Leaves:
-    return still((tape.tau[0], *(v[0] for v in tape.w)))
+    return frozen((tape.tau[0], *(v[0] for v in tape.w)))
 
 
 def _scales(sol: Solution, w: Leaves) -> list:
@@ -99,7 +99,7 @@ def _consistent(sol: Solution, dw: list, dp: list) -> list:
     tape, n = sol.tape, sol.spec.model.n_p[0]
     par = tape.par()
     none = [jnp.zeros_like(v) for v in par.theta]
-    at, par = still((tape.state(0), par))
+    at, par = frozen((tape.state(0), par))
     return list(along(sol.spec.model, at, par, tuple(dw), (*none[:2], *dp, *none[2 + n :])))
 
 
@@ -129,7 +129,7 @@ def growth(sol: Solution) -> Growth:
         for k, v, s in zip(keys, ends, [jnp.ones(()), *sizes], strict=False)
     ]
     moves = jnp.any(rows[0] != 0, axis=0)
-    values = still([sol.tape.end.tau, *sol.tape.end.w])
+    values = frozen([sol.tape.end.tau, *sol.tape.end.w])
     dot = _dot(run, p, s0, columns[2], seeds, [v[2] for v in ends], values)
     finer = _finer(sol, jax.tree.map(lambda v: v[1:], wide))
     compared = jax.tree.map(lambda v: v[1:], (rows, ends))
@@ -210,7 +210,7 @@ def _planned(sol: Solution, tangents: list) -> Any:
 
 
 def sizes_at_end(sol: Solution) -> list:
-    return _scales(sol, still(sol.spec.model.x_of(sol.tape.end)))
+    return _scales(sol, frozen(sol.spec.model.x_of(sol.tape.end)))
 
 
 def _dot(

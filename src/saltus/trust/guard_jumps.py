@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..base.leaves import still
+from ..base.leaves import frozen
 from ..model.algebraic_states import attached
 from ..simulate.record import JUMPS
 from ..solution.solution import Solution
@@ -26,7 +26,7 @@ def leaps(sol: Solution, flat: Any, own: Any, tiny: Any) -> Any:
     model = sol.spec.model
     if own.shape[1] == 0:
         return jnp.zeros((), bool)
-    held, own, tiny = still((sol, own, tiny))
+    held, own, tiny = frozen((sol, own, tiny))
     tape = held.tape
     par = tape.par()
     span = jnp.abs(tape.end.tau - tape.tau[0])

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import still
+from ..base.leaves import frozen
 from ..simulate.detection import cubic, lowest, value_of
 
 CROWD = 60  # points towards each end, each closer by the factor sqrt(2)
@@ -122,7 +122,7 @@ def outline(left: Edge, right: Edge, tiny: Any) -> Outline:
     if tiny.size == 0:
         none = jnp.zeros(left.value.shape, bool)
         return Outline(jnp.ones(none.shape), none, none)
-    given = still((left, right, (tiny[:-1], tiny[1:])))
+    given = frozen((left, right, (tiny[:-1], tiny[1:])))
     return jax.lax.map(lambda row: wide(*row), given, batch_size=BATCH)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..base.leaves import Leaves, still
+from ..base.leaves import Leaves, frozen
 from ..model.algebraic_states import attached
 from ..model.model import At
 from ..solution.solution import Solution
@@ -32,7 +32,7 @@ def landings(sol: Solution, seen: Watched, rows: Fired, tangents: tuple) -> Any:
     model, tape = sol.spec.model, sol.tape
     if not model.n_guards:
         return jnp.zeros((), bool)
-    sol, seen, rows, tangents = still((sol, seen, rows, tangents))
+    sol, seen, rows, tangents = frozen((sol, seen, rows, tangents))
     zero = jnp.abs(seen.value) <= seen.tiny
     met = seen.active[:-1] & (jnp.abs(seen.value[:-1]) <= FAR * seen.unsure[:-1])  # simultaneous
     lands = rows.event[:-1, None] & seen.active[1:] & zero[1:] & ~rows.own[:-1] & ~met

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..base.leaves import Leaves, still
+from ..base.leaves import Leaves, frozen
 from ..model.algebraic_states import attached
 from ..model.model import At, Model, Par
 from ..simulate.guards import guard_slopes, rounding
@@ -114,7 +114,7 @@ def _look(model: Model, at: At, par: Par, tolerance: Any) -> Watched:
     (value, slope), (_, bend) = jax.jvp(
         slopes, (at.tau, model.moving_of(at)), (jnp.ones_like(at.tau), tuple(flow))
     )
-    quiet, calm = still((here, par))
+    quiet, calm = frozen((here, par))
     rates = guard_slopes(model, quiet, calm, model.flow(quiet, calm))[1]
     tiny = flat_guards(model, rounding(model, quiet, calm, rates))
     active = _mask(model, model.guard_active(quiet, calm))
@@ -177,7 +177,7 @@ def margins(sol: Solution, seen: Watched, rows: Fired, found: Between) -> Margin
     chain = jnp.where(after & (size > seen.tiny[1:]), size, INF)
     end = jax.tree.map(lambda v: jnp.take(v, n, axis=0), seen)
     fresh = jnp.any(rows.own & (rows.t == tape.end.tau)[:, None], axis=0)  # fired right at the end
-    last = _ahead(end, tape.backward, still(fresh))
+    last = _ahead(end, tape.backward, frozen(fresh))
     first = jnp.abs(seen.value[0])
     first = jnp.where(seen.active[0] & (first > seen.tiny[0]), first, INF)
     return Margins(near, depth[:-1], order[:-1], chain, first, last, _to_end(sol, rows))
@@ -186,14 +186,14 @@ def margins(sol: Solution, seen: Watched, rows: Fired, found: Between) -> Margin
 def _ahead(end: Watched, backward: Any, fired: Any) -> Any:
     """The time after the end at which a guard would reach zero, or its distance from there."""
     way, zero = jnp.where(backward, -1.0, 1.0), jnp.abs(end.value) <= end.tiny
-    side = still(jnp.where(zero, -jnp.sign(end.slope) * way, jnp.sign(end.value)))
+    side = frozen(jnp.where(zero, -jnp.sign(end.slope) * way, jnp.sign(end.value)))
     value, bend = side * end.value, side * end.bend
     slope = side * end.slope * way
     inner = slope * slope - 2 * value * bend
-    coming = still((inner > 0) & (jnp.sqrt(jnp.maximum(inner, 0.0)) > slope))
+    coming = frozen((inner > 0) & (jnp.sqrt(jnp.maximum(inner, 0.0)) > slope))
     root = jnp.sqrt(jnp.where(coming, inner, 1.0)) - slope
     time = 2 * value / jnp.where(coming, root, 1.0)
-    known = still(end.active & (~zero | ((end.slope != 0) & ~fired)))
+    known = frozen(end.active & (~zero | ((end.slope != 0) & ~fired)))
     return jnp.where(known, jnp.where(coming, time, value), INF)
 
 
@@ -219,8 +219,8 @@ def _turning(found: Between) -> Any:
     """The smallest distance of guards that turn around between two rows (M73)."""
     left, right, shape, valid = found
     low, place = value_at(left, right, shape.place), shape.place
-    side = still(jnp.sign(left.value + right.value))
-    down, up = still(side * left.slope), still(-side * right.slope)
+    side = frozen(jnp.sign(left.value + right.value))
+    down, up = frozen(side * left.slope), frozen(-side * right.slope)
     last = (place >= 1) & (down < 0) & (up <= 0) & (up >= 1e-9 * down)  # at the edge of a row
     first = (place >= 1) & (up > 0) & (down >= 0) & (down <= 1e-9 * up)
     low = jnp.where(last, right.value, jnp.where(first, left.value, low))
@@ -245,7 +245,7 @@ def _unseen(sol: Solution, found: Between, unsure: Any) -> Any:
     way = way * jnp.where(sol.tape.backward, -1, 1)
     falls, rises = found.shape.falls, found.shape.rises
     bad = jnp.where(way < 0, falls, jnp.where(way > 0, rises, falls | rises))
-    held, left, right, allowed = still((sol, found.left, found.right, unsure))
+    held, left, right, allowed = frozen((sol, found.left, found.right, unsure))
     seen = dips(held, left, right, flat_guards, allowed)
     return jnp.any(((bad & ~seen.clear) | seen.hidden) & found.valid)
 
@@ -273,7 +273,7 @@ def saves(sol: Solution, rows: Fired) -> Any:
     if jnp.ndim(sol.t) == 0 or sol.t.shape[0] == 0:
         return jnp.full(rows.t.shape, INF)
     ts = sol.t - sol.tape.t0
-    nearest = still(jnp.argmin(jnp.abs(rows.t[:, None] - ts[None, :]), axis=1))
+    nearest = frozen(jnp.argmin(jnp.abs(rows.t[:, None] - ts[None, :]), axis=1))
     return jnp.where(rows.rooted, ts[nearest] - rows.t, INF)
 
 
