@@ -63,7 +63,7 @@ def gauss_newton(
     s = np.asarray(scales.unknowns, float)
     r, jac = _both(residual, y)
     room = np.zeros(len(r))
-    for _ in range(LIMIT):
+    for last in range(LIMIT, 0, -1):
         # the largest so far: a residual that is flat at its root would otherwise never be small
         room = np.maximum(room, np.asarray(scales.rows, float) + np.abs(jac) @ s)
         rows = np.where(room > 0, room, 1.0)
@@ -73,9 +73,11 @@ def gauss_newton(
         root = Root(y, size, s[:, None] * inverse / rows, why)
         if size <= tol or why:
             return root._replace(why="" if size <= tol else why)
+        if last == 1:
+            return root._replace(why=f"{LIMIT} iterations were not enough")
         y, why = _shorter(residual, y, -s * (inverse @ miss), rows, miss)
         r, jac = _both(residual, y)
-    return root._replace(why=f"{LIMIT} iterations were not enough")
+    raise AssertionError("LIMIT is positive")
 
 
 def _both(residual: Callable, y: Any) -> tuple[Any, Any]:

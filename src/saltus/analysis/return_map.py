@@ -115,7 +115,7 @@ def stopping(system: HybridSystem, name: str, t0: Any, wait: Any) -> HybridSyste
         ends = (dataclasses.replace(event, terminal=True),)
     else:
         own, due, soon = event.active, jnp.asarray(t0 + wait), jnp.asarray(t0 + 0.5 * wait)
-        active = lambda now, p: (now.t > soon) & (True if own is None else own(now, p))
+        active: Any = lambda now, p: (now.t > soon) & (True if own is None else own(now, p))
         active.changes_at_events = True  # at the one that arms it
         when = "edge" if own is None else event.when
         stop = dataclasses.replace(event, terminal=True, active=active, when=when)

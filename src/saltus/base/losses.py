@@ -62,8 +62,8 @@ def uncompiled(fn: Callable) -> Callable:
         return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
     if not isinstance(fn, _JITTED):
         return fn
-    given: Any = getattr(fn, "_fun", None) or fn.__wrapped__  # `wraps` may set `__wrapped__` anew
-    return uncompiled(given)
+    # `wraps` may set `__wrapped__` anew
+    return uncompiled(getattr(fn, "_fun", None) or getattr(fn, "__wrapped__"))  # noqa: B009
 
 
 def unless_nan(value: Any, gradient: Any) -> Any:

@@ -219,7 +219,7 @@ class Checkpointed(Solution):
     def certificate(self) -> Any:
         raise _not_kept("sol.certificate", "Certify a shorter solve")
 
-    def course(self, fractions: Any) -> Any:
+    def course(self, fractions: Any = None, whole: bool = False) -> Any:
         raise _not_kept(
             "The course of a solution (sol.plot(), animate)", "Save what you need with ts=..."
         )

@@ -106,12 +106,15 @@ def one_sided(
     unit = _unit(p, direction) if unit is None else unit
     look = _forgiving if forgiving else _at
 
+    def looked(step: float) -> tuple:
+        return step, look(loss, p, direction, step), look(loss, p, direction, 2 * step)
+
     def side(sign: float) -> tuple[float, float]:
-        for relative in STEPS:
-            step = sign * relative * unit
-            near, far = look(loss, p, direction, step), look(loss, p, direction, 2 * step)
+        step, near, far = looked(sign * STEPS[0] * unit)
+        for relative in STEPS[1:]:
             if near[2] == far[2]:
                 break
+            step, near, far = looked(sign * relative * unit)
         slope = 2 * near[1] - far[1]
         return near[0] - step * 0.5 * (slope + near[1]), slope
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import numpy as np
 from scipy.stats import beta
@@ -30,7 +31,8 @@ DOTS = 2000
 TINY = 0.5  # residuals that are all smaller than this, in standard deviations, are no noise
 
 
-class Leftover(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Leftover:
     """The residuals of one output, of all experiments, in numbers."""
 
     count: int

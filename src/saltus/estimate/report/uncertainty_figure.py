@@ -128,6 +128,7 @@ def identifiability(fit: Any) -> Any:
             1, 1 + len(matrices), figsize=(WIDTH, side),
             width_ratios=[*(widths[name] for name in matrices), 0.8],
         )  # fmt: skip
+        picture = None
         for axis, (title, values) in zip(axes, matrices.items(), strict=False):
             picture = _heat(axis, values, n <= WRITTEN)
             _named(axis, fit.names, square=title == "Correlations")
