@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import saltus
 from saltus import Event, HybridSystem, Instant, Radau5, Rodas5P, Tsit5, solve
 from saltus.base.jax_names import scan_sizes
+from saltus.linalg.dependence import dependence
 
 
 def thrice(fn, x):
@@ -127,8 +127,8 @@ def test_an_operation_that_is_not_understood_is_taken_to_mix_everything(monkeypa
     def unknown(eqn):
         raise KeyError("num_consts")
 
-    monkeypatch.setattr("saltus.dependence.scan_sizes", unknown)
+    monkeypatch.setattr("saltus.linalg.dependence.scan_sizes", unknown)
     fn = lambda x: jnp.stack([jax.lax.fori_loop(0, 2, lambda i, v: v * 2, x[0]), x[1]])
     closed = jax.make_jaxpr(fn)(jnp.ones(2))
-    found = saltus.dependence.dependence(closed, [0]).toarray()
+    found = dependence(closed, [0]).toarray()
     assert found.tolist() == [[True, False], [False, True]]

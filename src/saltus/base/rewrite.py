@@ -19,7 +19,7 @@ from jax.extend import core as jex
 from .jax_names import bind_again, expanded, hides_comparisons, inner_jaxprs, line_of
 
 SCATTERS = ("scatter", "scatter-add")
-LOOPS = ("scan", "while", "cond")
+CALLS = ("scan", "while", "cond", "jit", "pjit")  # with programs inside
 MANY = 16  # windows that are written out
 TERMS = 1024  # of a product of matrices that is written out
 
@@ -55,12 +55,12 @@ def rewritten(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
         name = eqn.primitive.name
         inner = eqn.params.get("jaxpr") if name in ("jit", "pjit") else None
         with line_kept(eqn, top):
-            if inner is not None and awkward(inner.jaxpr):
+            if name in CALLS and any(map(_hides, inner_jaxprs(eqn.params))):
+                out = _bind(_shown(eqn), values)
+            elif inner is not None and awkward(inner.jaxpr):
                 out = rewritten(inner.jaxpr, inner.consts, values, top=False)
             elif hides_comparisons(eqn):
                 out = expanded(eqn, values)
-            elif name in LOOPS and any(map(_hides, inner_jaxprs(eqn.params))):
-                out = _bind(_shown(eqn), values)
             elif name in SCATTERS and _simple(eqn, values):
                 out = [_updates(eqn, values)]
             elif _is_small_product(eqn):
@@ -78,7 +78,7 @@ def _hides(jaxpr: Any) -> bool:
 
 
 def _shown(eqn: Any) -> Any:
-    """A loop or conditional with the comparisons in its bodies written out."""
+    """A loop, conditional or call, by its own name, with the comparisons inside written out."""
 
     def shown(value: Any) -> Any:
         if isinstance(value, tuple):
