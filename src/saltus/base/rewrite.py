@@ -85,7 +85,8 @@ def _shown(eqn: Any) -> Any:
             return tuple(map(shown, value))
         if isinstance(value, jex.ClosedJaxpr) and _hides(value.jaxpr):
             body = lambda *args: rewritten(value.jaxpr, value.consts, args, top=False)
-            return jax.make_jaxpr(body)(*value.in_avals)
+            made = jax.make_jaxpr(body)(*value.in_avals)
+            return made.replace(jaxpr=made.jaxpr.replace(debug_info=value.jaxpr.debug_info))
         return value
 
     return eqn.replace(params={name: shown(value) for name, value in eqn.params.items()})
