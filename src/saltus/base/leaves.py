@@ -1,6 +1,6 @@
 """Pytrees <-> tuples of leaves, and the few operations on them.
 
-The only module that converts. A leaf is one of four kinds: `f` float (differentiated), `i` integer
+A leaf is one of four kinds: `f` float (differentiated), `i` integer
 or bool (recorded), `k` random key (recorded as its integer data), `s` anything else (static).
 """
 
@@ -14,9 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .names import _path, expression
-
-Leaves = tuple[Any, ...]
-Shapes = tuple[jax.ShapeDtypeStruct, ...]
+from .types import Leaves, Shapes
 
 
 def float_shapes(shapes: Sequence[tuple[int, ...]]) -> Shapes:

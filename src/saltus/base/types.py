@@ -1,0 +1,41 @@
+"""The words that signatures use for values, from a traced number to a tree of parameters.
+
+What is computed inside a model is a `jax.Array`, traced or not. The names below say which shape and
+meaning it has; a checker sees one type. What a user may hand over is wider: numbers, NumPy arrays,
+trees of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend import core as jex
+from jax.typing import ArrayLike
+
+# Values inside the library.
+Array: TypeAlias = jax.Array  # of any shape
+Scalar: TypeAlias = jax.Array  # a real number, shape ()
+Flag: TypeAlias = jax.Array  # a truth value, shape ()
+Whole: TypeAlias = jax.Array  # an integer, shape ()
+Vector: TypeAlias = jax.Array  # shape (n,)
+Matrix: TypeAlias = jax.Array  # shape (m, n)
+HostArray: TypeAlias = np.ndarray  # computed and kept by NumPy
+
+# Values as people write them.
+Number: TypeAlias = ArrayLike  # a number or array of Python, NumPy or JAX
+Numbers: TypeAlias = ArrayLike | Sequence[Any]  # one or several of them
+Tree: TypeAlias = Any  # numbers in dictionaries, tuples, dataclasses, to any depth
+Params: TypeAlias = Any  # the tree of a model's parameters `p`
+
+# Functions, and programs of JAX.
+Function: TypeAlias = Callable[..., Any]  # of a user, its arguments known by its role
+Leaves: TypeAlias = tuple[Any, ...]  # of a tree, in the order of `jax.tree.leaves`
+Shapes: TypeAlias = tuple[jax.ShapeDtypeStruct, ...]  # of leaves
+Aval: TypeAlias = ShapedArray  # shape and kind of a value
+Jaxpr: TypeAlias = jex.Jaxpr
+ClosedJaxpr: TypeAlias = jex.ClosedJaxpr
+Equation: TypeAlias = jex.JaxprEqn  # one operation of a program
