@@ -193,3 +193,11 @@ def test_lanes_of_different_lengths_share_their_reels(short_reels):
     slopes = jax.vmap(jax.grad(lambda p, n: decayed(p, n).final.x), in_axes=(None, 0))
     exact = -steps * STEP * np.exp(-0.5 * steps * STEP)
     np.testing.assert_allclose(slopes(0.5, jnp.asarray(steps, float)), exact, rtol=1e-4)
+
+
+def test_a_gradient_by_a_python_number_shares_the_programs_of_arrays(compilations):
+    """Inside `jax.grad` a Python number has a weak type, which would make every program another."""
+    ball = make_ball(0.8)
+    gradient = jax.grad(lambda h0: height({"g": 9.81}, system=ball, h0=h0))
+    compilations.during(lambda: gradient(jnp.asarray(1.0, jnp.float64)))
+    assert compilations.during(lambda: gradient(1.0)) <= 2  # the conversion of the number

@@ -126,9 +126,12 @@ def split(tree: Any, floats_only: bool = False) -> tuple[Shape, Leaves, Leaves]:
 
 
 def as_array(leaf: Any) -> Any:
-    """An array of the leaf's own dtype; Python floats become float64, integers int64."""
+    """An array of the leaf's own dtype; Python floats become float64, integers int64.
+
+    Never of a weak type: `jax.grad` of a Python float would compile everything a second time.
+    """
     if isinstance(leaf, jax.Array):
-        return leaf
+        return jax.lax.convert_element_type(leaf, leaf.dtype) if leaf.weak_type else leaf
     if isinstance(leaf, bool):
         return jnp.asarray(leaf)
     if isinstance(leaf, float):
