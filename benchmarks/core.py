@@ -14,7 +14,7 @@ import tempfile
 
 from harness import Row, Table, Target, in_child, measure, one_core, peak_gigabytes
 
-PEERS = ("with_diffrax", "with_casadi", "with_torchdiffeq")
+PEERS = ("diffrax_core", "casadi_core", "torchdiffeq_core")
 
 
 def ours(problem, quantity):
@@ -57,11 +57,11 @@ TARGETS = [
 def find(tool, problem, quantity):
     """The case of a tool; nothing after it is prepared."""
     if tool == "saltus":
-        import ours
+        from tools import saltus_core
 
-        cases = itertools.chain(ours.cases(), ours.cases_apart())
+        cases = itertools.chain(saltus_core.cases(), saltus_core.cases_apart())
     else:
-        cases = importlib.import_module(f"peers.with_{tool}").cases()
+        cases = importlib.import_module(f"tools.{tool}_core").cases()
     return next(c for c in cases if (c.problem, c.quantity, c.tool) == (problem, quantity, tool))
 
 
@@ -132,11 +132,11 @@ def main():
         return child(*options.child)
 
     wanted = lambda problem: options.only is None or options.only.lower() in problem.lower()
-    sources = ["ours"] + ([] if options.no_peers else [f"peers.{peer}" for peer in PEERS])
+    sources = ["saltus_core", *([] if options.no_peers else PEERS)]
     cases, missing = [], []
     for source in sources:
         try:
-            cases += importlib.import_module(source).cases()
+            cases += importlib.import_module(f"tools.{source}").cases()
         except ImportError as problem:
             missing.append(f"{source} is left out: {problem}")
     table = Table(TARGETS)

@@ -20,11 +20,11 @@ import sys
 from harness import Row, Table, Target, in_child, one_core, peak_gigabytes
 
 SOURCES = {
-    "saltus": "dae_ours",
-    "casadi": "peers.dae_casadi",
-    "sundae": "peers.dae_sundae",
-    "diffrax": "peers.dae_diffrax",
-    "scipy": "peers.dae_scipy",
+    "saltus": "tools.saltus_dae",
+    "casadi": "tools.casadi_dae",
+    "sundae": "tools.sundae_dae",
+    "diffrax": "tools.diffrax_dae",
+    "scipy": "tools.scipy_dae",
 }
 GOALS = {"solve": (1e-6, 1e-9), "value+gradient": (1e-3, 1e-5)}
 BED = {"solve": (1e-6,), "value+gradient": (1e-4,)}  # a reference of fewer digits
@@ -95,7 +95,7 @@ def load(tools):
 
 
 def measure(table, modules, wanted, memory):
-    from dae_scan import compare, race
+    from race import compare, race
 
     for problem in PROBLEMS:
         if not wanted(problem):
@@ -116,7 +116,7 @@ def measure(table, modules, wanted, memory):
 
 def partner(row, best, solve, race):
     """The solve that belongs to a gradient: same method, same tolerances."""
-    from dae_scan import attempt
+    from race import attempt
 
     point, _ = attempt(solve, best.rtol, best.atol)
     race([point])
@@ -144,7 +144,7 @@ def peak(point):
 
 def failures(table, wanted):
     """What CasADi does where it is left out of the table: its last words, or the error."""
-    from peers.dae_casadi import FAILURES
+    from tools.casadi_dae import FAILURES
 
     for number, (problem, what, setting, _) in enumerate(FAILURES):
         if wanted(problem):
@@ -167,7 +167,7 @@ def failure(number):
     """In a process of its own: one of the cases above, its error if it has an answer."""
     import numpy as np
 
-    from peers.dae_casadi import FAILURES
+    from tools.casadi_dae import FAILURES
 
     error = np.max(np.abs(np.asarray(FAILURES[number][3]()) - 1.0))
     print(f"error {error:.0e}")

@@ -3,7 +3,7 @@
 Radau IIA with s = 8 and 11 stages (orders 15 and 21) in mpmath, on a mesh that scipy's Radau found
 and on the same mesh halved, with the variational equations of the same collocation polynomials.
 No code of this package, no automatic differentiation. The digits on which all runs agree are the
-constants of `dae_problems.py`; for van der Pol a Taylor series of another order, in 80-bit numbers,
+constants of `problems/dae.py`; for van der Pol a Taylor series of another order, in 80-bit numbers,
 with central differences instead of variational equations, agrees too (--taylor).
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from mpmath import mp, mpf
 from scipy.integrate import solve_ivp
 
-import dae_problems as problems
+from problems import dae as problems
 
 mp.dps = 45
 
@@ -212,7 +212,7 @@ def main():
         samples = cauer_samples(problems.CAUER_TRUTH)
         loss = np.mean((cauer_samples(problems.CAUER) - samples) ** 2)
         print("loss against its 45-digit value:", loss / problems.CAUER_VALUE - 1.0)
-        return np.save(Path(__file__).parent / "data" / "cauer_samples.npy", samples)
+        return np.save(Path(__file__).parent / "problems" / "data" / "cauer_samples.npy", samples)
     if options.taylor:
         nudge = np.longdouble("1e-3")
         for order in (20, 24):

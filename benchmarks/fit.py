@@ -34,7 +34,7 @@ def problem(name):
     """The model, its data, the first guess, the truth, and the Adam iterations of the paper."""
     import numpy as np
 
-    import fit_problems as problems
+    from problems import fit as problems
 
     if name == "ladder":
         model, truth, guess = problems.ladder(), problems.ELEMENTS, problems.ladder_guess()

@@ -168,17 +168,17 @@ def called():
     import jax
     import jax.numpy as jnp
 
-    from ours import ball
+    from tools.saltus_core import ball
 
     parameters = [(5.0, 0.0, jnp.asarray(9.5 + 0.0003 * k), 0.8) for k in range(1000)]
     return lambda: jax.block_until_ready([ball(q, None).final.x["h"] for q in parameters])
 
 
 def cases():
-    import ours as core
+    from tools import saltus_core
 
     yield from long_cases()
-    yield from core.switch_cases()
+    yield from saltus_core.switch_cases()
     yield Case(
         "a day of ticks",
         "solve",

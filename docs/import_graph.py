@@ -34,6 +34,8 @@ def imports_of(path: Path) -> set[tuple[str, bool]]:
             found.add((dotted[1] if inside else "__init__", lazy))
 
     def visit(node: ast.AST, lazy: bool) -> None:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            return  # for annotations only: nothing is imported
         if isinstance(node, ast.Import):
             for alias in node.names:
                 note(tuple(alias.name.split(".")), lazy)

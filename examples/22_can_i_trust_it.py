@@ -83,7 +83,8 @@ axes[0].set(ylabel="time of landing", title="A throw under a ceiling")
 colours = {"TRUSTED": COLOURS[2], "DEGRADED": COLOURS[3], "UNTRUSTED": COLOURS[1]}
 for verdict, colour in colours.items():
     mine = [k for k, v in enumerate(verdicts) if v == verdict]
-    axes[1].plot(speeds[mine], np.abs(slopes[mine]), "o", color=colour, label=verdict)
+    if mine:
+        axes[1].plot(speeds[mine], np.abs(slopes[mine]), "o", color=colour, label=verdict)
 axes[1].set(yscale="log", ylabel="|d time / d v|", xlabel="speed of the throw v")
 axes[1].legend()
 for axis in axes:

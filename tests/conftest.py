@@ -68,8 +68,9 @@ def compilations():
 
 # Something of every part: every primitive, transformation and kind of method (tests/versions.sh).
 CORE = {
-    "test_jax_names", "test_sweeps", "test_recompile", "test_unreached_values", "test_dae_edges",
-    "test_when", "test_save_times", "test_captured_values", "test_loops_in_models",
+    "test_jax_names", "test_sweeps", "test_sweep_inputs", "test_recompile", "test_unreached_values",
+    "test_dae_edges", "test_when", "test_save_times", "test_captured_values", "test_captured_reads",
+    "test_loops_in_models",
 }  # fmt: skip
 
 

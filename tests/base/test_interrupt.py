@@ -132,7 +132,7 @@ def test_many_short_passes_compute_what_one_does_and_compile_nothing(compilation
     start = Instant(t=0.0, x={"x": 1.0, "v": 0.0})
     once = solve(system, start, 2.0, 20.0)
     again = solve(system, start, 2.0, 20.0)
-    monkeypatch.setattr(resumable, "PASS", 1e-9)  # one iteration each
+    monkeypatch.setattr(resumable, "PASS_SECONDS", 1e-9)  # one iteration each
     calls, timed = [], resumable.Program.timed
     monkeypatch.setattr(
         resumable.Program, "timed", lambda *args: (calls.append(args[1]), timed(*args))[1]

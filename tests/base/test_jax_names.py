@@ -82,7 +82,8 @@ def test_a_trace_state_that_cannot_be_had_equals_no_other(monkeypatch):
 def test_lines_are_left_out_where_they_cannot_be_kept(monkeypatch):
     monkeypatch.setattr(jax_names, "_user_context", None)
     with jax_names.line_of("any traceback"):
-        pass
+        made = jax.make_jaxpr(jnp.sin)(1.0)
+    assert [eqn.primitive.name for eqn in made.eqns] == ["sin"]
 
 
 @pytest.mark.parametrize("make", [jax_names.context_setting, jax_names._Setting])

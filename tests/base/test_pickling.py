@@ -131,6 +131,8 @@ def test_a_pickled_fit_has_its_numbers(system):
         assert "9.81" in repr(twin)
         with pytest.raises(RuntimeError, match="was left behind when this was pickled"):
             twin.verdict  # noqa: B018
+        with pytest.raises(RuntimeError, match=r"fit\.report simulates the model, which was left"):
+            twin.report()
 
 
 @pytest.mark.slow

@@ -164,7 +164,7 @@ def test_a_longer_solve_takes_no_other_programs_than_a_long_one(compilations):
 def short_reels(monkeypatch):
     """Reels of 64 rows, also the later ones."""
     primitive._work.cache_clear()
-    monkeypatch.setattr(resumable, "LONG", 64)
+    monkeypatch.setattr(resumable, "MAX_REEL_ENTRIES", 64)
     yield
     primitive._work.cache_clear()
 

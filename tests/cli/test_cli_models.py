@@ -1,6 +1,5 @@
 """The commands that take a model: what they find, what they write, and how they fail."""
 
-import csv
 import json
 import sys
 
@@ -8,53 +7,8 @@ import numpy as np
 import pytest
 
 import saltus
+from command_line import BALL, FIRST, SECOND, E, G, H, rows
 from saltus import cli
-
-BALL = """
-import jax.numpy as jnp
-import saltus
-
-print("loading")
-bounce = saltus.Event(
-    "bounce",
-    guard=lambda now, p: now.x["h"],
-    reset=lambda now, p: now.replace(x={"h": now.x["h"], "v": -p["e"] * now.x["v"]}),
-)
-system = saltus.HybridSystem(
-    lambda now, p: {"h": now.x["v"], "v": -p["g"]},
-    events=[bounce],
-    rate=lambda now, p: now.x["h"],
-    units={"t": "s", "h": "m", "v": "m/s"},
-)
-start = saltus.Instant(t=0.0, x={"h": 5.0, "v": 0.0})
-p = {"g": 9.81, "e": 0.8}
-t1 = 2.0
-ball = saltus.Scenario(system, start, p, t1)
-
-
-def dropped():
-    return ball.replace(start=lambda p: start.replace(x={"h": 5.0, "v": p["g"] * 0.1}))
-
-
-def needy(height):
-    return ball
-
-
-kink = saltus.Scenario(
-    saltus.HybridSystem(lambda now, p: {"x": jnp.where(now.x["x"] > p["c"], -1.0, -3.0)}),
-    saltus.Instant(t=0.0, x={"x": 1.0}),
-    {"c": 0.3},
-    1.0,
-)
-wrong = saltus.HybridSystem(
-    lambda now, p: {"h": now.x["speed"], "v": 0.0}
-)
-number = 3
-"""
-
-G, E, H = 9.81, 0.8, 5.0
-FIRST = float(np.sqrt(2 * H / G))  # the first bounce, after a fall from 5 m
-SECOND = FIRST * (1 + 2 * E)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +37,6 @@ def run(folder, monkeypatch, capsys):
     return main
 
 
-def rows(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 # -- simulate -----------------------------------------------------------------------------------
 def test_simulate_prints_the_end_and_every_event(run):
     code, out, err = run("simulate", "ball.py:ball")
@@ -98,7 +47,6 @@ def test_simulate_prints_the_end_and_every_event(run):
 
 
 def test_simulate_writes_tables_that_read_back_and_a_solution_that_loads(run, tmp_path):
-    pytest.importorskip("matplotlib")
     code, out, _ = run(
         "simulate", "ball.py:ball", "--t1", 3, "--points", 7, "--out", tmp_path / "o"
     )
@@ -170,7 +118,6 @@ def test_without_matplotlib_everything_but_the_picture_is_written(run, tmp_path,
 
 # -- sensitivities ------------------------------------------------------------------------------
 def test_sensitivities_are_those_of_the_closed_form(run, tmp_path):
-    pytest.importorskip("matplotlib")
     code, out, _ = run("sensitivities", "ball.py:ball", "--json", "--out", tmp_path)
     data = json.loads(out)
     assert code == 0 and data["ok"]

@@ -15,7 +15,8 @@ from scipy.interpolate import CubicSpline
 import saltus
 from dae_problems import DAE_PROBLEMS, dae_problem
 from mechanisms import LENGTHS, ends, five_bar_outputs, five_bar_truth
-from problems import PROBLEMS, data, problem
+from problem import data
+from problems import PROBLEMS, problem
 from saltus import Event, HybridSystem, Instant, Radau5, Tsit5, continuous, solve
 from saltus.continuous import Continuous
 from saltus.solver.context import asking

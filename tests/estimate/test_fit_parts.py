@@ -5,19 +5,22 @@ import types
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import saltus
-from saltus.estimate.data import event_times, experiments, series
+from saltus.estimate.data import experiments
 from saltus.estimate.event_matching import match
+from saltus.estimate.measurements import event_times, series
 from saltus.estimate.noise import Student
 from saltus.estimate.parameters import LogNormal, Normal
 from saltus.estimate.search import is_minimum
 from saltus.estimate.selection import choose
 from saltus.estimate.uncertainty import inverse, weak_directions
-from saltus.io.data_files import read_csv, split
+from saltus.io.data_files import read_csv
+from saltus.io.units import split
 
 P = {"k": 2.0, "arm": {"c": 0.5, "w": jnp.array([1.0, 2.0, 3.0])}, "n": 3}
 START = saltus.Instant(t=0.0, x={"h": 3.0, "v": 0.0})
@@ -121,7 +124,6 @@ def test_a_csv_file_with_semicolons_may_have_decimal_commas(tmp_path):
 
 
 def test_what_a_solution_writes_is_read_back(tmp_path):
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"h [m]": [1.0, np.nan, 3.0]}, index=pd.Index([0.0, 1.0, 2.0], name="t"))
     assert np.array_equal(measured(frame)["h"].y, [1.0, 3.0])
     frame.to_csv(tmp_path / "a.csv")

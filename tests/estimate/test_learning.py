@@ -1,6 +1,6 @@
 """The learning problems of the papers: parameters to 1e-6, intervals that cover, a neural term."""
 
-import sys
+import importlib.util
 from pathlib import Path
 
 import equinox as eqx
@@ -12,8 +12,10 @@ import pytest
 import saltus
 from saltus.cli import demo
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import fit_problems
+FILE = Path(__file__).parents[2] / "benchmarks" / "problems" / "fit.py"
+spec = importlib.util.spec_from_file_location("fit_problems", FILE)
+fit_problems = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(fit_problems)
 
 
 def worst(fit, truth):

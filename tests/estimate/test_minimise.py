@@ -172,8 +172,6 @@ def test_path_constraints_hold_at_every_saved_time():
 # -- without constraints, and in words ------------------------------------------------------------
 @pytest.mark.parametrize("optimiser", ["l-bfgs-b", "trust", "adam"])
 def test_every_optimiser_finds_an_unconstrained_minimum(optimiser):
-    if optimiser == "adam":
-        pytest.importorskip("optax")
     rosenbrock = lambda p: (1 - p["a"]) ** 2 + 10.0 * (p["b"] - p["a"] ** 2) ** 2
     best = saltus.minimise(
         rosenbrock, {"a": -1.0, "b": 1.0}, optimiser=optimiser, max_iterations=3000,
@@ -250,7 +248,6 @@ def test_wrong_wishes_are_answered_in_words(call, words):
 
 
 def test_out_of_iterations_is_not_called_converged():
-    pytest.importorskip("optax")
     best = saltus.minimise(
         lambda p: (p["y"] + 200.0) ** 2, {"y": 1.0}, optimiser="adam", max_iterations=50
     )
@@ -295,7 +292,7 @@ def test_a_start_that_raises_does_not_end_the_run():
     best = saltus.minimise(loss, {"a": 2.0}, bounds={"a": (-3.0, 3.0)}, starts=3)
     assert best.loss == pytest.approx(0.0, abs=1e-12)
     assert best.starts[0].result == "raised"
-    assert "no model there" in best.starts[0].message or "Error" in best.starts[0].message
+    assert best.starts[0].message == "RuntimeError: no model there"
     assert [s.result for s in best.starts[1:]] == ["converged"] * 2
 
 

@@ -183,8 +183,8 @@ def test_minima_that_lie_close_beside_each_other_are_several_places():
         lambda p: jnp.cos(4 * jnp.pi * p["x"]), {"x": 100.1}, bounds={"x": (99.5, 101.0)}, starts=6
     )
     places = {round(float(s.end[0]), 2) for s in best.starts}
-    assert len(places) > 1
-    assert f"{len(places) - 1} other places" in best.message or "another place" in best.message
+    assert places == {99.75, 100.25, 100.75}
+    assert "3 ended here, 3 at 2 other places with the same loss" in best.message
 
 
 def test_a_minimum_that_is_only_found_roughly_is_one_place():
@@ -201,8 +201,6 @@ def test_the_list_of_starts_shows_a_few_parameters_only():
 @pytest.mark.parametrize("optimiser", ["l-bfgs-b", "trust", "adam"])
 @pytest.mark.parametrize("most", [1, 3])
 def test_the_limit_of_iterations_is_kept_and_named(optimiser, most):
-    if optimiser == "adam":
-        pytest.importorskip("optax")
     start = {"x": -1.2, "y": 1.0}
     best = saltus.minimise(rosenbrock, start, max_iterations=most, optimiser=optimiser)
     assert len(best.history) <= most

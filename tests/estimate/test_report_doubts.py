@@ -3,14 +3,14 @@
 import re
 import types
 
+import matplotlib
 import numpy as np
-import pytest
 
 from saltus.estimate.report import certificates, loss_figure
 from saltus.estimate.result import Fit
 from saltus.trust import REASONS
 
-pytest.importorskip("matplotlib").use("agg")
+matplotlib.use("agg")
 
 FAILED, GRAZES, SAVED = REASONS[0], "an event is almost grazing", "an event at a saved time"
 

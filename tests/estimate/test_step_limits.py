@@ -4,10 +4,17 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from saltus.estimate.monitor import Monitor
-from saltus.estimate.optimisers import Limits, Unconstrained, l_bfgs_b, least_squares
-from saltus.estimate.step_limits import BEYOND, SMALL, Cautious, leave
+from saltus.estimate.optimisers import (
+    Limits,
+    Unconstrained,
+    l_bfgs_b,
+    least_squares,
+    restarting,
+)
+from saltus.estimate.step_limits import FREE_STEP, REACH_FACTOR, Cautious, leave
 from saltus.trust.verdict import TRUSTED, UNTRUSTED
 
 
@@ -16,8 +23,8 @@ class Steps(Unconstrained):
 
     low, high = np.array([-np.inf]), np.array([np.inf])
 
-    def __init__(self, forbidden=(np.inf, np.inf)):
-        self.forbidden = forbidden
+    def __init__(self, forbidden=(np.inf, np.inf), nonsense=1e3):
+        self.forbidden, self.nonsense = forbidden, nonsense
         self.asked = []
 
     def residuals(self, u):
@@ -32,7 +39,7 @@ class Steps(Unconstrained):
     def gradient(self, u):
         self.asked.append(float(u[0]))
         wrong = self.level(u) == UNTRUSTED
-        return self.value(u), np.array([1e3]) if wrong else u - 3.0
+        return self.value(u), np.array([self.nonsense]) if wrong else u - 3.0
 
     def signature(self, u):
         return str(int(np.floor(u[0])))
@@ -57,9 +64,9 @@ class Steps(Unconstrained):
 def test_a_step_within_one_sequence_is_free_and_a_longer_one_is_cut():
     target = Cautious(Steps(), np.array([0.25]))
     assert target.share(np.array([0.95])) == 1.0
-    assert target.share(np.array([2.25])) == pytest.approx(BEYOND * 0.75 / 2.0)
+    assert target.share(np.array([2.25])) == pytest.approx(REACH_FACTOR * 0.75 / 2.0)
     target.settle(np.array([1.0 - 1e-9]))
-    assert target.share(np.array([2.0])) == pytest.approx(SMALL, rel=1e-6)
+    assert target.share(np.array([2.0])) == pytest.approx(FREE_STEP, rel=1e-6)
 
 
 def test_accepted_steps_of_least_squares_are_no_longer_than_the_trust_radius_allows():
@@ -67,25 +74,28 @@ def test_accepted_steps_of_least_squares_are_no_longer_than_the_trust_radius_all
     target = Steps()
     ending = least_squares(Cautious(target, np.array([0.25])), np.array([0.25]), monitor, Limits())
     assert ending.u[0] == pytest.approx(3.0, abs=1e-6)
-    path = np.ravel(monitor.path)
-    for here, there in itertools.pairwise(path):
-        step = np.array([there - here])
-        if step[0] and target.signature(np.array([here])) != target.signature(np.array([there])):
-            allowed = max(BEYOND * target.reach(np.array([here]), step), SMALL / abs(step[0]))
-            assert allowed * (1 + 1e-9) >= 1.0
+    crossings = [
+        (here, there - here)
+        for here, there in itertools.pairwise(monitor.path)
+        if target.signature(here) != target.signature(there)
+    ]
+    assert len(crossings) == 3  # of 1, 2 and 3
+    for here, step in crossings:
+        allowed = max(REACH_FACTOR * target.reach(here, step), FREE_STEP / abs(step[0]))
+        assert allowed * (1 + 1e-9) >= 1.0
 
 
 def test_a_quasi_newton_method_never_starts_from_a_gradient_that_does_not_exist():
-    """Between 0.2 and 0.4 the gradient is nonsense; the search starts there, and leaves by hand."""
-    target = Steps(forbidden=(0.2, 0.4))
+    """Up to 0.305 the gradient is nonsense; the search starts there, and leaves by hand."""
     first = np.array([0.3])
-    there = leave(target, first)
-    assert there is None or target.level(there) == TRUSTED
-    ending = l_bfgs_b(
-        Cautious(Steps(forbidden=(0.2, 0.25)), np.array([0.5])), np.array([0.5]),
-        Monitor(["u"], progress=False), Limits(),
-    )  # fmt: skip
+    target = Steps(forbidden=(0.2, 0.305), nonsense=-1e3)
+    assert leave(target, first) == pytest.approx([0.31])
+    assert leave(Steps(forbidden=(0.2, 0.4), nonsense=-1e3), first) is None  # too far to the edge
+    assert leave(Steps(forbidden=(0.2, 0.305), nonsense=1e3), first) is None  # uphill
+    target.asked.clear()
+    ending = l_bfgs_b(Cautious(target, first), first, Monitor(["u"], progress=False), Limits())
     assert ending.u[0] == pytest.approx(3.0, abs=1e-5)
+    assert {u for u in target.asked if target.level(np.array([u])) == UNTRUSTED} == {0.3}
 
 
 def test_where_no_way_out_is_found_the_search_says_that_no_gradient_exists():
@@ -94,3 +104,17 @@ def test_where_no_way_out_is_found_the_search_says_that_no_gradient_exists():
         Cautious(target, np.array([0.3])), np.array([0.3]), Monitor(["u"], progress=False), Limits()
     )
     assert not ending.satisfied and "No gradient exists" in ending.message
+
+
+def test_iterations_before_the_sequence_changed_count():
+    """Three iterations to each whole number, and an optimiser that lets the callback end it."""
+    monitor = Monitor(["u"], progress=False)
+
+    def once(u, each, left):
+        for _ in range(left):
+            u = u + 0.35
+            each(u)
+        return scipy.optimize.OptimizeResult(x=u, success=False, message="out of iterations")
+
+    restarting(once, Steps(), np.array([-50.0]), monitor, Limits(iterations=10))
+    assert len(monitor.history) == 10

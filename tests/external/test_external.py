@@ -283,5 +283,5 @@ def test_constraints_by_callback_are_for_ida():
 
 def test_wrong_shapes_of_callbacks_are_named():
     wrong = from_callbacks(lambda x: np.zeros(3), lambda x: (np.zeros((2, 2)),), 2)
-    with pytest.raises(Exception, match=r"expected \(2,\)"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"expected \(2,\)"):
         jax.block_until_ready(wrong(jnp.ones(2)))

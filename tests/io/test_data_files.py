@@ -3,10 +3,15 @@
 import sys
 
 import numpy as np
+import pandas as pd
+import pyarrow
+import pyarrow.parquet as pq
 import pytest
 
 import saltus
-from saltus.estimate.data import event_times, experiments, ignored, series
+from saltus.estimate.data import experiments
+from saltus.estimate.data_notes import notes
+from saltus.estimate.measurements import event_times, series
 from saltus.io import ramps, read_table, steps
 
 OUTPUTS = ("h", "v")
@@ -51,16 +56,16 @@ def test_columns_that_the_model_does_not_have_are_ignored_with_a_note(written):
     path = written("t,h,comment,temperature\n0,1,fine,20\n1,2,also fine,21\n")
     assert list(measured(path)) == ["h"]
     (experiment,) = experiments(path)
-    assert "ignored: comment, temperature." in ignored([experiment], OUTPUTS, None)
+    assert "ignored: comment, temperature." in notes([experiment], OUTPUTS, None)
     (clean,) = experiments(saltus.Experiment(path, columns={"comment": None, "temperature": "v"}))
-    assert ignored([clean], OUTPUTS, None) == ""
+    assert notes([clean], OUTPUTS, None) == ""
     assert list(series(clean, OUTPUTS, None)) == ["h", "v"]
 
 
 def test_a_column_that_is_nearly_an_output_is_told_so():
     (e,) = experiments({"t": [0.0], "height": [1.0], "hight": [1.0]})
     words = 'If hight is height, write Experiment(columns={"hight": "height"})'
-    assert words in ignored([e], ["height"], None)
+    assert words in notes([e], ["height"], None)
     with pytest.raises(ValueError, match='column "x" is no output'):
         measured({"t": [0.0], "h": [1.0], "a": [1.0]}, columns={"a": "x"})
 
@@ -90,7 +95,6 @@ def test_dates_come_with_time_zones_as_numpy_dates_and_from_pandas():
     assert measured({"t": dates, "h": [1.0, 2.0]})["h"].t == pytest.approx([0.0, 2.0])
     with pytest.raises(ValueError, match="some times have a time zone and others none"):
         measured({"t": [zones[0], "2026-03-01T12:00:00"], "h": [1.0, 2.0]})
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"h": [1.0, 2.0]}, index=pd.date_range("2026-03-01", periods=2, freq="h"))
     assert measured(frame)["h"].t == pytest.approx([0.0, 3600.0])
 
@@ -103,7 +107,6 @@ def test_events_count_from_where_the_outputs_do(written):
 
 # -- units ----------------------------------------------------------------------------------------
 def test_columns_in_other_units_are_converted():
-    pytest.importorskip("pint")
     units = {"h": "m", "v": "K", "t": "s"}
     data = {"t [min]": [0.0, 1.0], "h [cm]": [100.0, 250.0], "v [degC]": [0.0, 20.0]}
     found = measured(data, units)
@@ -122,9 +125,6 @@ def test_without_pint_a_unit_is_refused_with_what_to_install(monkeypatch):
 
 # -- Parquet, signals, and back -------------------------------------------------------------------
 def test_parquet_is_read_like_csv(tmp_path):
-    pq = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-
     dates = np.array(["2026-03-01T00:00:00", "2026-03-01T00:00:02"], dtype="datetime64[us]")
     pq.write_table(pyarrow.table({"time": dates, "h": [1.0, 2.0]}), tmp_path / "run.parquet")
     assert list(read_table(tmp_path / "run.parquet")) == ["time", "h"]

@@ -3,13 +3,18 @@
 import sys
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import saltus
 from saltus.cli.app import main
-from saltus.estimate.data import event_times, experiments, ignored, series
+from saltus.estimate import data_notes
+from saltus.estimate.data import experiments
+from saltus.estimate.measurements import event_times, series
 from saltus.io import ramps, read_table, steps
-from saltus.io.data_files import split
+from saltus.io.units import split
 
 OUTPUTS = ("T", "S")
 NOON = np.datetime64("2026-03-01T12:00:00", "ms")
@@ -21,7 +26,7 @@ def read(data, outputs=OUTPUTS, units=None, **options):
 
 
 def notes(*listed, outputs=OUTPUTS, units=None):
-    return ignored(experiments(list(listed)), outputs, units)
+    return data_notes.notes(experiments(list(listed)), outputs, units)
 
 
 def dates(*seconds):
@@ -121,9 +126,6 @@ def test_durations_are_in_the_unit_of_the_model():
 
 
 def test_parquet_keeps_the_time_zone(tmp_path):
-    pq = pytest.importorskip("pyarrow.parquet")
-    import pyarrow as pa
-
     column = pa.array(dates(0.0, 1.0), pa.timestamp("us", tz="Europe/Berlin"))
     pq.write_table(pa.table({"t": column, "T": [1.0, 2.0]}), tmp_path / "a.parquet")
     found = read(tmp_path / "a.parquet", t0="2026-03-01T13:00:00+01:00")
@@ -163,7 +165,6 @@ def test_signals_never_take_temperatures_for_times(written):
 
 
 def test_the_index_of_a_frame_is_the_time_beside_a_column_called_t_in_capitals():
-    pd = pytest.importorskip("pandas")
     values = {"T": [80.0, 60.0], "S": [1.0, 0.9]}
     for index in (
         pd.Index([0.0, 1.0], name="t"),
@@ -180,7 +181,6 @@ def test_the_index_of_a_frame_is_the_time_beside_a_column_called_t_in_capitals()
 
 @pytest.mark.slow
 def test_what_a_solution_with_an_output_t_in_capitals_writes_can_be_fitted():
-    pytest.importorskip("pandas")
     t = np.linspace(0.5, 5.0, 10)
     frame = saltus.solve(COOLING, START, TRUTH, 5.0, ts=t).to_pandas()
     assert saltus.fit(SCENARIO, frame)["a"] == pytest.approx(0.5, abs=1e-6)
@@ -262,7 +262,6 @@ def test_a_value_that_cannot_be_used_is_named_with_its_row(written, text, words)
 
 
 def test_a_bad_cell_of_a_frame_is_named_with_column_and_row():
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"t": [0.0, 1.0, 2.0], "T": ["80", None, "Bad Input"]}, index=[5, 6, 7])
     with pytest.raises(ValueError, match=r'"T" has.*"Bad Input" in row 3 \(index 7\)'):
         read(frame)
@@ -284,7 +283,6 @@ def test_units_in_parentheses_are_units_where_they_are_known(monkeypatch):
     assert split("t (min)") == ("t", "min")
     assert split("T (upper)") == ("T (upper)", "")
     assert split("T (2)") == ("T (2)", "")
-    pytest.importorskip("pint")
     assert split("T (K)") == ("T", "K")
     found = read({"t (min)": [1.0], "T (degC)": [20.0]}, units={"t": "s", "T": "K"})
     assert found["T"].t == pytest.approx([60.0]) and found["T"].y == pytest.approx([293.15])

@@ -1,4 +1,4 @@
-"""Large systems: the sparsity of Jacobians, and linear systems solved in a band or by KLU."""
+"""Large linear systems, solved in a band or by KLU, and their derivatives."""
 
 import dataclasses
 import functools
@@ -15,163 +15,20 @@ import saltus
 from saltus.base.extras import MissingExtra
 from saltus.base.kernel import _fits
 from saltus.linalg.banded import Banded
-from saltus.linalg.dependence import pattern
 from saltus.linalg.klu import Sparse, _library
 from saltus.linalg.pattern import Pattern
+from sparse_functions import pattern_of, ring
 
-N = 24
 HAS_KLU = importlib.util.find_spec("klujax") is not None
 KINDS = [
     Banded,
     pytest.param(Sparse, marks=pytest.mark.skipif(not HAS_KLU, reason="klujax is not installed")),
 ]
-SHUFFLED = np.random.default_rng(1).permutation(N)
-COUPLING = np.where(np.random.default_rng(2).random((N, N)) < 0.1, 1.5, 0.0)
+
+
 RADAU = np.array(
     [[0.1968, -0.0655, 0.0238], [0.3944, 0.2921, -0.0415], [0.3764, 0.5125, 0.1111]]
 )  # enough digits for a matrix of this form
-
-
-def laplacian(u):
-    """On a grid of 4 by 6 with zeros around it."""
-    g, wide = u.reshape(4, 6), jnp.pad(u.reshape(4, 6), 1)
-    around = wide[2:, 1:-1] + wide[:-2, 1:-1] + wide[1:-1, 2:] + wide[1:-1, :-2]
-    return (around - 4 * g + g**3).reshape(-1)
-
-
-def heat(u):
-    inside = u[2:] - 2 * u[1:-1] + u[:-2]
-    return jnp.concatenate([u[1:2] - u[:1], inside * u[1:-1], u[-2:-1] - u[-1:]])
-
-
-def ring(u):
-    return jnp.roll(u, 1) - 2 * u + jnp.roll(u, -1) + jnp.sin(u)
-
-
-def two_fields(y):
-    """A reaction and diffusion of two substances, one after the other in the vector."""
-    a, b = jnp.split(y, 2)
-    return jnp.concatenate([heat(a) + a * b, heat(b) - a * b])
-
-
-def network(u):
-    return jnp.stack([u[k] * u[(7 * k + 1) % N] - u[(5 * k) % N] for k in range(N)])
-
-
-FUNCTIONS = {
-    "heat": heat,
-    "ring": ring,
-    "two fields": two_fields,
-    "laplacian": laplacian,
-    "network": network,
-    "boundary by .at": lambda u: heat(u).at[0].set(0.0).at[-1].add(u[3]),
-    "indices": lambda u: u[SHUFFLED] * u[::2].repeat(2) + u.at[SHUFFLED[:3]].set(u[:3] ** 2),
-    "segments": lambda u: jnp.zeros(N).at[SHUFFLED // 2].add(u**2)[SHUFFLED // 2] * u,
-    "matrix": lambda u: jnp.asarray(COUPLING) @ jnp.tanh(u) - u,
-    "stencil": lambda u: jnp.convolve(u, jnp.array([1.0, 0.0, -2.0]), mode="same") * u,
-    "mask": lambda u: jnp.where(np.arange(N) < 5, u, u[::-1]) + (np.arange(N) % 3 == 0) * ring(u),
-    "rows": lambda u: (u.reshape(4, 6) / jnp.sum(u.reshape(4, 6) ** 2, 1)[:, None]).reshape(-1),
-    "map": lambda u: lax.map(lambda v: v[0] * v, u.reshape(-1, 2)).reshape(-1),
-    "chain": lambda u: lax.scan(lambda c, v: (v, v * c), u[0], u)[1],
-    "branches": lambda u: lax.cond(u[0] > 0, lambda v: v**2, lambda v: v[::-1], u),
-    "when": lambda u: saltus.when(u > 0, u, jnp.roll(u, 1)),
-    "activation": lambda u: jax.nn.softplus(u) * jax.nn.relu(jnp.roll(u, 2)),
-    "running sum": lambda u: jnp.cumsum(u[::-1])[::-1],
-}
-
-
-def pattern_of(fn, size=N):
-    return Pattern.of(pattern(lambda u: [fn(u)], [jax.ShapeDtypeStruct((size,), float)], [0]))
-
-
-def seen_nonzeros(fn):
-    """Nonzeros of the Jacobian at several points, so that every branch is taken somewhere."""
-    points = np.random.default_rng(0).normal(size=(40, N))
-    return np.any(np.asarray(jax.jit(jax.vmap(jax.jacfwd(fn)))(points)) != 0, 0)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_pattern_is_where_the_jacobian_is_not_zero(name):
-    found = pattern_of(FUNCTIONS[name]).matrix.toarray()
-    np.testing.assert_array_equal(found, seen_nonzeros(FUNCTIONS[name]))
-
-
-@pytest.mark.parametrize("fn", [jnp.sort, lambda u: jnp.fft.fft(u).real])
-def test_an_operation_that_is_not_understood_couples_everything(fn):
-    assert pattern_of(fn).matrix.toarray().all()
-
-
-def test_a_custom_derivative_of_a_rounded_value_is_not_missed():
-    @jax.custom_jvp
-    def rounded(u):
-        return jnp.round(u)
-
-    rounded.defjvp(lambda p, t: (jnp.round(p[0]), t[0]))
-    np.testing.assert_array_equal(pattern_of(rounded).matrix.toarray(), np.eye(N, dtype=bool))
-
-
-def test_leaves_are_counted_in_order_and_other_inputs_are_left_out():
-    def flow(t, height, speeds, p):
-        return [speeds[0] * p, jnp.stack([height * t, speeds[1]])]
-
-    avals = [jax.ShapeDtypeStruct(s, float) for s in [(), (), (2,), ()]]
-    found = pattern(flow, avals, [1, 2]).toarray()
-    np.testing.assert_array_equal(found, [[0, 1, 0], [1, 0, 0], [0, 0, 1]])
-
-
-def test_an_input_that_never_changes_may_be_given_as_numbers():
-    avals = [jax.ShapeDtypeStruct((2, 2), float), jax.ShapeDtypeStruct((2,), float)]
-    product = lambda a, u: [a @ u]
-    assert pattern(product, avals, [1]).toarray().all()
-    known = {0: np.array([[1.0, 0.0], [2.0, 0.0]])}
-    np.testing.assert_array_equal(pattern(product, avals, [1], known).toarray(), [[1, 0], [1, 0]])
-
-
-def check_values(found, fn):
-    """The entries, and products with them, against the dense Jacobian."""
-
-    def both(y):
-        values, dense = found.values(fn, y), jax.jacfwd(fn)(y)
-        return [(found.dense(values), dense), (found.multiply(values, y), dense @ y)]
-
-    for ours, exact in jax.jit(both)(np.random.default_rng(3).normal(size=N)):
-        np.testing.assert_allclose(ours, exact, rtol=1e-13, atol=1e-13)
-
-
-@pytest.mark.parametrize("name, most", [("heat", 3), ("ring", 5), ("laplacian", 8)])
-def test_few_directions_reveal_the_jacobian(name, most):
-    found = pattern_of(FUNCTIONS[name])
-    assert found.colours.count <= most
-    check_values(found, FUNCTIONS[name])
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_columns_of_one_colour_share_no_row(name):
-    found = pattern_of(FUNCTIONS[name])
-    colours, matrix = found.colours, found.matrix.toarray().astype(int)
-    matrix = matrix.T if colours.by_rows else matrix
-    assert (matrix @ colours.seeds().T <= 1).all()
-
-
-def test_a_balance_over_everything_is_read_off_by_rows():
-    def balanced(u):
-        return heat(u).at[0].set(jnp.sum(u**2) - 1)
-
-    found = pattern_of(balanced)
-    assert found.colours.by_rows
-    assert found.colours.count <= 5
-    check_values(found, balanced)
-
-
-@pytest.mark.parametrize("name, widest", [("heat", 1), ("ring", 2), ("two fields", 3)])
-def test_the_order_makes_the_band_narrow(name, widest):
-    assert max(pattern_of(FUNCTIONS[name]).bandwidth) <= widest
-
-
-def test_patterns_compare_by_what_they_say():
-    assert pattern_of(heat) == pattern_of(lambda u: 2 * heat(u))
-    assert hash(pattern_of(heat)) == hash(pattern_of(lambda u: 2 * heat(u)))
-    assert pattern_of(heat) != pattern_of(ring)
 
 
 @dataclasses.dataclass

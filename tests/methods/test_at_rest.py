@@ -267,7 +267,7 @@ def test_a_forced_motion_that_has_died_out_keeps_the_derivative_by_its_force(nam
 @pytest.mark.parametrize("method", [Tsit5(), saltus.Dopri5(), saltus.Radau5(), saltus.Rodas5P()])
 def test_the_leading_error_of_a_method_is_that_of_its_estimate(method):
     """One fixed step of x' = x from 1; the estimate is what the controller saw."""
-    degree, size = method.stepper.leading
+    degree, size = method.stepper.traits.leading
     system = HybridSystem(lambda now, p: now.x)
     model = solve(system, Instant(t=0.0, x=1.0), None, 1e-3, method=method).spec.model
     h = 0.02

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import saltus
-from problems import Problem, drag_ball, problem
+from problem import Problem
+from problems import problem
+from problems_balls import drag_ball
 
 METHODS = {"tsit5": (saltus.Tsit5, 5), "dopri5": (saltus.Dopri5, 5), "dopri8": (saltus.Dopri8, 8)}
 

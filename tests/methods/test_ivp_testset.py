@@ -14,7 +14,7 @@ import pytest
 import saltus
 from ivp_problem import correct_digits
 from ivp_testset import IVP_PROBLEMS, ivp
-from problems import data
+from problem import data
 
 RTOL, DIGITS = 1e-8, 6.0
 SLOW = {

@@ -19,7 +19,8 @@ import pytest
 
 import saltus
 from dae_problems import DAE_PROBLEMS, dae_problem
-from problems import Problem, problem
+from problem import Problem
+from problems import problem
 
 TOLERANCES = 10.0 ** -np.arange(4.0, 10.6, 0.25)
 ROUNDING = 2e-13

@@ -120,19 +120,24 @@ def test_no_consistent_start_is_an_error_and_nan_in_jit():
 
 
 @pytest.mark.parametrize(
-    "residual, match",
+    "residual, match, cause",
     [
-        (lambda now, p: {"e": now.z["a"] > now.x["x"]}, '"e" is a truth value.*difference'),
-        (lambda now, p: {"e": 1}, '"e" is an integer'),
-        (lambda now, p: {"e": p * now.t}, '"e" contains neither x nor z'),
-        (lambda now, p: {"e": now.z["q"]}, "constraint: it reads 'q', which.*'a': number"),
-        (lambda now: {"e": now.z["a"]}, r"constraint: .*takes 1 positional.*lambda now, p"),
+        (lambda now, p: {"e": now.z["a"] > now.x["x"]}, '"e" is a truth value.*difference', None),
+        (lambda now, p: {"e": 1}, '"e" is an integer', None),
+        (lambda now, p: {"e": p * now.t}, '"e" contains neither x nor z', None),
+        (
+            lambda now, p: {"e": now.z["q"]},
+            "constraint: it reads 'q', which.*'a': number",
+            KeyError,
+        ),
+        (lambda now: {"e": now.z["a"]}, r"constraint: .*takes 1 .*lambda now, p", TypeError),
     ],
     ids=["truth", "integer", "nothing", "name", "arity"],
 )
-def test_equations_that_cannot_be_solved_are_refused(residual, match):
-    error = refused(match, model(residual), p=1.0)
-    assert error.__cause__ is None or isinstance(error.__cause__, KeyError | TypeError)
+def test_equations_that_cannot_be_solved_are_refused(residual, match, cause):
+    """What Python has said of the function is kept as the cause."""
+    found = refused(match, model(residual), p=1.0).__cause__
+    assert found is None if cause is None else type(found) is cause
 
 
 def test_mistakes_in_guards_and_resets_are_named_by_event():
@@ -227,5 +232,4 @@ def test_logs_show_algebraic_states_and_statistics_their_numbers():
     sol = solve(model(events=[Event("b", lambda now, p: now.x["x"] - 0.5)]), START, None, 1.0)
     assert repr(sol.events).splitlines()[1].split() == ["t", "event", "x", "a"]
     assert repr(sol.stats).startswith(f"Stats(steps={int(sol.stats.steps)}, rejected=")
-    pytest.importorskip("pandas")
     assert {"a before", "a after"} <= set(sol.events.to_pandas().columns)

@@ -1,5 +1,7 @@
 """Points at which a constraint stops determining z: named by every method, never stepped over."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from saltus import Fixed, HybridSystem, Instant, Radau5, Result, Rodas5P, Tsit5, solve
 from saltus.base.results import ConstraintError
-from saltus.model.impasse import COLLAPSE, _few_pivots, _pivots
+from saltus.model.impasse import MIN_PIVOT_LEFT, _few_pivots, _pivots
 
 # z^2 = v with v' = -p z has z = 1 - p t / 2: nothing grows, and g_z = 2 z is zero at t = 2 / p.
 # From there z = 0 goes on as well as z < 0.
@@ -20,23 +22,28 @@ def started(v, q):
     return Instant(t=0.0, x={"v": v}, z={"q": q})
 
 
-@pytest.mark.parametrize("method", [Radau5(), Rodas5P(), Tsit5()], ids=lambda m: type(m).__name__)
+SPEEDS_AND_ENDS = [(1.0, 2.5), (1.0, 3.0), (1.0, 5.0), (1.0, 300.0), (0.3, 20.0), (-1.0, -5.0)]
+# v is of size 1 at the start: z = sqrt(v) is known up to the root of some rounding errors.
+ROOT_OF_ROUNDING = np.sqrt(1000 * np.finfo(float).eps)
+
+
+@pytest.mark.parametrize("method", [Radau5, Rodas5P, Tsit5])
 def test_no_method_steps_over_a_singular_point_that_a_solution_could_pass(method):
-    for p, t1 in ((1.0, 2.5), (1.0, 3.0), (1.0, 5.0), (1.0, 300.0), (0.3, 20.0), (-1.0, -5.0)):
-        end = 2 / p
+    """From v = tol, which is as good as zero, the point is a time of end sqrt(tol) away."""
+    for tol, (p, t1) in itertools.product((1e-6, 1e-8, 1e-10), SPEEDS_AND_ENDS):
+        end, exactly = 2 / p, method(rtol=tol, atol=tol)
         sol = solve(
-            SMOOTH, started(1.0, 1.0), p, t1, ts=[0.5 * end, 1.1 * end], method=method, throw=False
+            SMOOTH, started(1.0, 1.0), p, t1, ts=[0.5 * end, 1.1 * end], method=exactly, throw=False
         )
         assert sol.result == Result.singular
-        # z = sqrt(v): an error in v of the size of its tolerance moves the point by its root
-        np.testing.assert_allclose(sol.last.t, end, rtol=1e-4)
+        np.testing.assert_allclose(sol.last.t, end, rtol=np.sqrt(tol))
         np.testing.assert_array_equal(sol.reached, [True, False])
-        np.testing.assert_allclose(sol.y["v"][0], 0.25, rtol=1e-6)
-        assert abs(sol.last.z["q"]) < 1e-4 and np.isnan(sol.final.z["q"])
-        assert int(sol.stats.steps) < 600
+        np.testing.assert_allclose(sol.y["v"][0], 0.25, rtol=10 * tol)
+        assert abs(sol.last.z["q"]) < ROOT_OF_ROUNDING and np.isnan(sol.final.z["q"])
+        assert int(sol.stats.steps) < 1000
     assert type(sol.error) is ConstraintError and "derivative by q" in str(sol.error)
-    short = solve(SMOOTH, started(1.0, 1.0), 1.0, 1.9, method=method)
-    np.testing.assert_allclose(short.final.z["q"], 0.05, rtol=1e-5)
+    short = solve(SMOOTH, started(1.0, 1.0), 1.0, 1.9, method=exactly)
+    np.testing.assert_allclose(short.final.z["q"], 0.05, rtol=1e-7)
 
 
 def test_a_fixed_step_over_a_singular_point_is_refused():
@@ -65,9 +72,11 @@ def test_components_that_turn_singular_in_pairs_are_seen(size):
         lambda now, p: {"v": -speeds * now.z["q"]},
         lambda now, p: {"e": mixed @ (now.z["q"] ** 2 - now.x["v"])},
     )
-    sol = solve(system, started(jnp.ones(size), jnp.ones(size)), None, 7.0, throw=False)
+    method = Radau5(rtol=1e-10, atol=1e-10)
+    start = started(jnp.ones(size), jnp.ones(size))
+    sol = solve(system, start, None, 7.0, method=method, throw=False)
     assert sol.result == Result.singular
-    np.testing.assert_allclose(sol.last.t, 2.0, rtol=1e-5)
+    np.testing.assert_allclose(sol.last.t, 2.0, rtol=1e-5)  # the root of the tolerance, as above
 
 
 def diode(now, p):
@@ -111,4 +120,4 @@ def test_pivots_are_quotients_of_leading_minors():
     for least, product in (_few_pivots(columns), _pivots(jnp.asarray(matrix))):
         np.testing.assert_allclose(least, min(quotients), rtol=1e-12)
         np.testing.assert_allclose(product, minors[-1], rtol=1e-12)
-    assert _pivots(jnp.eye(6)[::-1])[0] <= COLLAPSE  # exchanged rows are no small change
+    assert _pivots(jnp.eye(6)[::-1])[0] <= MIN_PIVOT_LEFT  # exchanged rows are no small change

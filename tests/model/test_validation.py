@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import saltus
+from messages import mentions
 from saltus import Event, Exit, HybridSystem, Instant, Mode, TimeEvent, automaton, every, solve
 
 START = Instant(t=0.0, x={"h": 1.0, "v": 0.0})
@@ -18,11 +19,6 @@ def attempt(flow=fall, start=START, t1=1.0, p=None, events=(), ts=None, method=N
 
 def bounce(**changes):
     return Event("bounce", **{"guard": floor, **changes})
-
-
-def mentions(caught, *words):
-    text = str(caught.value)
-    assert all(word in text for word in words), text
 
 
 # -- model functions ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from problems import Problem
+from problem import Problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

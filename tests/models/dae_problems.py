@@ -1,7 +1,7 @@
 """Models with algebraic states that carry their exact answers.
 
 The truth comes from `data/` (independent references), from a closed form, or from an ODE problem
-with the same solution. `problems.py` says what a `Problem` is. Here are those of index 1; the
+with the same solution. `problem.py` says what a `Problem` is. Here are those of index 1; the
 ladder and the pendulums (index 2) have files of their own.
 """
 
@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import ladder
 import pendulums
 from pendulums import algebraic, times_of
-from problems import (
+from problem import (
     Problem,
     data,
-    drag_ball,
     from_closed_forms,
     from_formula,
     from_papers,
@@ -26,6 +25,7 @@ from problems import (
     state,
     time_of,
 )
+from problems_balls import drag_ball
 from saltus import Event, Exit, HybridSystem, Instant, Mode, automaton
 
 

@@ -57,3 +57,9 @@ def table(seed: int = 3, noise: float = NOISE) -> dict:
 def fitted(**options) -> saltus.Fit:
     """A fit of the height, by the given way."""
     return saltus.fit(scenario(), table(), noise={"h": NOISE}, **options)
+
+
+def near_truth(fit: saltus.Fit, deviations: float = 4.0) -> bool:
+    """Whether the fit found the parameters of the ball that made the data."""
+    truth = np.array([TRUTH[name] for name in fit.names])
+    return bool(np.all(np.abs(fit.values - truth) <= deviations * fit.sd))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from problems import data
+from problem import data
 from saltus import HybridSystem, Instant
 
 

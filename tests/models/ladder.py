@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from problems import Exact, Problem, data, integral, number, time_of
+from problem import Exact, Problem, data, integral, number, time_of
 from saltus import Event, HybridSystem, Instant
 
 LADDER = ("L2_i", "L1_i", "C5_v", "C3_v", "C1_v")

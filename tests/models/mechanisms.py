@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import saltus
-from problems import data
-from saltus.multibody import Mechanism, jump
+from problem import data
+from saltus.multibody import Mechanism, ground, jump
 
 # -- five bars: two cranks, two couplers, two springs; the tool point bounces off a line --------
 # Where the springs are attached is data, so that all variants share one program.
@@ -150,3 +150,23 @@ def angle_system() -> saltus.HybridSystem:
             "speed": -p["g"] / p["L"] * jnp.sin(now.x["angle"]),
         }
     )
+
+
+# -- balls over the ground ------------------------------------------------------------------------
+def thrown(**more: Any) -> Mechanism:
+    """A point mass over the ground."""
+    return Mechanism(
+        mass=lambda now, p: p["m"],
+        force=lambda now, p: {"x": 0.0, "y": -p["m"] * p["g"]},
+        contacts=ground(point=lambda now, p: (now.q["x"], now.q["y"]), **more),
+    )
+
+
+BALL = {"m": 2.0, "g": 9.81, "e": 0.8, "mu": 0.1}
+
+
+def run(
+    mechanism: Mechanism, q: Any, v: Any = None, p: Any = None, t1: float = 1.0, **start: Any
+) -> saltus.Solution:
+    """The motion from positions and velocities to t1."""
+    return saltus.solve(mechanism.system(), mechanism.start(q, v, p, **start), p, t1)

@@ -7,17 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from problems import (
-    Exact,
-    Problem,
-    before,
-    data,
-    from_formula,
-    from_papers,
-    number,
-    state,
-    time_of,
-)
+from problem import Exact, Problem, before, data, from_formula, from_papers, number, state, time_of
 from saltus import Event, Exit, HybridSystem, Instant, Mode, automaton
 
 

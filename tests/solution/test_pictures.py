@@ -3,14 +3,13 @@
 from types import SimpleNamespace
 
 import jax.numpy as jnp
+import matplotlib
 import numpy as np
 import pytest
 
 import saltus
 import saltus.plot
 from saltus import Fixed, HybridSystem, Instant, Steps, TimeEvent, Tsit5, every, solve
-
-matplotlib = pytest.importorskip("matplotlib")
 
 
 @pytest.fixture(autouse=True)

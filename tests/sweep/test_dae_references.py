@@ -19,7 +19,7 @@ import saltus
 from answers import Answers, matrices, rows
 from dae_problems import dae_problem
 from pendulums import pendulum_constraint
-from problems import Problem, data
+from problem import Problem, data
 from saltus import Event, HybridSystem, Instant
 
 VALUE, GRADIENT, HESSIAN, TRANSPOSE = 1e-7, 1e-6, 1e-5, 1e-10

@@ -16,16 +16,10 @@ import numpy as np
 import pytest
 
 import saltus
-from problems import (
-    DRAG_FREE,
-    PROBLEMS,
-    Problem,
-    ceiling,
-    data,
-    double_crossing,
-    from_closed_forms,
-    problem,
-)
+from problem import Problem, data, from_closed_forms
+from problems import DRAG_FREE, PROBLEMS, problem
+from problems_balls import ceiling
+from problems_switches import double_crossing
 
 VALUE, GRADIENT, HESSIAN, EXACT_HESSIAN = 1e-9, 1e-8, 1e-6, 1e-9
 

@@ -1,4 +1,8 @@
-"""What a system does in the long run: periodic motions, equilibria, linearisations."""
+"""What a solution and a system tell beyond their values.
+
+Adjoint variables along a solution (`saltus.costates`), saltation matrices of its events, linear
+models around a state or along a motion, equilibria, and periodic orbits with their multipliers.
+"""
 
 from .equilibria import equilibrium
 from .gauss_newton import NotFound

@@ -1,9 +1,9 @@
-"""Adjoints in the order of time: at rows, and on both sides of events and looks."""
+"""Adjoints in the order of time: at rows, and on both sides of events and of what a loss reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,39 +13,51 @@ from ..base.leaves import Leaves
 from ..base.losses import uncompiled
 from ..base.text import picture
 from ..base.tracing import is_traced
+from ..base.types import Array, HostArray
 from ..model.model import At
-from ..simulate.record import FLOW, approach_kind, is_reset
 from ..solution.solution import Solution
-from .adjoint_history import swept
+from ..sweep.rows import Rules
+from .adjoint_history import History, adjoint_history
 from .loss_reads import gradients
-from .read_places import END, INSIDE, START, Places, Segments, find_places, made_segments
+from .read_points import END, INSIDE, START, ReadPoints, Segments, find_points, made_segments
 
-CHANGE = 1e-9  # of the largest adjoint: less is no jump
+LeavesOrAt = TypeVar("LeavesOrAt", Leaves, At)
+
+SMALLEST_JUMP = 1e-9  # relative to the largest adjoint: less is rounding
 
 
 class Curve(NamedTuple):
     """Adjoints of `(tau, w)` in the order of time, and the states they belong to."""
 
-    t: Any
+    t: HostArray
     at: At
-    lam: tuple
-    before: Any  # entries whose successor is the other side of an event, or of a look
+    lam: Leaves
+    before: HostArray  # entries whose successor is the other side of an event, or of a read
 
 
-def marked(before: Any, leaves: Any) -> np.ndarray:
+class _Entry(NamedTuple):
+    """The adjoint at one time, on one side of it."""
+
+    t: float
+    at: At
+    lam: Leaves
+    before: bool  # whether the next entry is the other side
+
+
+def marked(before: HostArray, leaves: Iterable[Array | HostArray]) -> HostArray:
     """Which of the entries `before` something differ from what follows, by more than rounding."""
     differ = np.zeros(len(before), bool)
     for leaf in leaves:
         flat = np.asarray(leaf, float).reshape(len(before), -1)
-        least = CHANGE * np.max(np.abs(flat), initial=0.0)
+        least = SMALLEST_JUMP * np.max(np.abs(flat), initial=0.0)
         differ[:-1] |= np.any(np.abs(np.diff(flat, axis=0)) > least, axis=1)
     return before & differ
 
 
 def pulled_back(
-    owner: str, loss: Callable[[Solution], Any], sol: Solution, sensitivity: Any = None
+    owner: str, loss: Callable[[Solution], Array], sol: Solution, sensitivity: Rules | None = None
 ) -> Curve:
-    """The adjoints of a loss at all rows, and at all times at which it looks."""
+    """The adjoints of a loss at all rows, and at all times at which it reads the solution."""
     if not callable(loss):
         raise TypeError(
             f"{owner}: the loss is {picture(loss)}, expected a function of a solution. Write "
@@ -53,21 +65,23 @@ def pulled_back(
         )
     fixed = checked(owner, sol, jax.lax.stop_gradient)
     plain = uncompiled(loss)  # inside jit, times are not known
-    direct, own, looks = gradients(owner, plain, fixed)
-    places = find_places(fixed.tape, looks)
+    direct, own, reads = gradients(owner, plain, fixed)
+    points = find_points(fixed.tape, reads)
     spec = fixed.spec if sensitivity is None else fixed.spec._replace(rules=sensitivity)
-    segments = made_segments(spec, fixed.tape, places)
-    lam, after, before = swept(spec, fixed.tape, own, places, segments)
-    return _curve(fixed, direct, places, segments, (lam, after, before))
+    segments = made_segments(spec, fixed.tape, points)
+    history = adjoint_history(spec, fixed.tape, own, (points, segments))
+    entries = list(_entries(fixed, direct, points, segments, history))
+    columns = jax.tree.map(lambda *v: np.stack(v), *entries)
+    return Curve(*columns)
 
 
-def checked(owner: str, sol: Any, known: Callable = lambda v: v) -> Solution:
+def checked(owner: str, sol: Solution, known: Callable[[Array], Array] | None = None) -> Solution:
     """One solution, with `known` applied to its arrays, that has numbers in it; or an error."""
     if not isinstance(sol, Solution):
         raise TypeError(
             f"{owner}: sol is {picture(sol)}, expected a solution as saltus.solve returns it."
         )
-    sol = jax.tree.map(known, sol)
+    sol = sol if known is None else jax.tree.map(known, sol)
     if is_traced((sol.result, sol.tape.n, sol.tape.kind)):
         raise TypeError(
             f"{owner} needs numbers, but this solution is traced by jit or vmap. Return the "
@@ -80,53 +94,59 @@ def checked(owner: str, sol: Any, known: Callable = lambda v: v) -> Solution:
     return sol
 
 
-def _curve(
-    sol: Solution, direct: Leaves, places: Places, segments: Segments, swept: tuple
-) -> Curve:
-    """Entries in the order of time: rows, and both sides of each look."""
-    tape, (lam, after, before) = sol.tape, swept
-    n, size, count = int(tape.n), len(tape.kind), len(places.row)
-    kinds = np.asarray(tape.kind)[: n + 1]
-    stops = bool(n) and kinds[n - 1] == approach_kind(len(sol.spec.model.actions) - 1)
-    final = n - 1 if stops else n  # the stop is no jump
-    g = tuple(np.asarray(v)[:count] for v in segments.g)
-    opened = tuple(a - b for a, b in zip(lam, direct, strict=True))  # rows just after looks
-    looked = np.any([np.any(v.reshape(size, -1) != 0, axis=1) for v in direct], axis=0)
-    lam, before = (tuple(np.array(v) for v in leaves) for leaves in (lam, before))
-    for j, (k, part) in enumerate(zip(places.row, places.part, strict=True)):
-        for leaf, v in enumerate(g):
-            if part == START:
-                opened[leaf][k] -= v[j]
-                looked[k] = True
-            elif part == END and k + 1 == final:
-                lam[leaf][final] += v[j]
-            elif part == END:
-                before[leaf][j] = lam[leaf][k + 1] + v[j]
-    pool = [np.concatenate(v) for v in zip(lam, opened, before, after, strict=True)]
-    entries: list[tuple[int, int, bool]] = []  # in the pool, among the states, and before a jump
-    extra, looks = before[0].shape[0], np.searchsorted(places.row, np.arange(n + 2))
-    for k in _kept(kinds, n)[: None if not stops else -1]:
-        flow = k < n and kinds[k] == FLOW
-        opens = bool(flow and looked[k])
-        entries.append((k, k, opens or (k < final and not flow)))
-        entries += [(size + k, k, False)] if opens else []
-        for j in range(looks[k], looks[k + 1]):
-            if places.part[j] == INSIDE:
-                place = 2 * size + j
-                entries += [(place, size + j, True), (place + extra, size + j, False)]
-            elif places.part[j] == END and k + 1 != final:
-                entries.append((2 * size + j, k + 1, True))
-    where, states, jumps = map(np.array, zip(*entries, strict=True))
-    rows = At(tape.tau, tape.w, tape.i, tape.z)
-    pick = lambda a, b: np.concatenate([np.asarray(a), np.asarray(b)])[states]
-    at = jax.tree.map(pick, rows, segments.at)
-    looked_at = np.concatenate([places.t, np.zeros(extra - count)])
-    times = np.concatenate([np.asarray(tape.t0 + tape.tau), looked_at])
-    return Curve(times[states], at, tuple(v[where] for v in pool), jumps)
+def _entries(
+    sol: Solution, direct: Leaves, points: ReadPoints, segments: Segments, history: History
+) -> Iterator[_Entry]:
+    """Rows and reads in the order of time; with two sides, first the one that includes the read.
+
+    `direct` are the gradients by rows that the loss reads as they are.
+    """
+    tape, n = sol.tape, int(sol.tape.n)
+    flows, rooted = np.asarray(tape.flow_rows()), np.asarray(tape.rooted_rows())
+    last = tape.last_action(sol.spec.model)
+    final = n - 1 if last is not None and last.kind == "stop" else n  # the stop is no jump
+    states = jax.tree.map(np.asarray, At(tape.tau, tape.w, tape.i, tape.z))
+    read_states, g = jax.tree.map(np.asarray, (segments.at, segments.g))
+    times = np.asarray(tape.t0 + tape.tau)
+    reads_of_row = np.searchsorted(points.row, np.arange(n + 2))
+    for k in range(final + 1):
+        if rooted[k]:
+            continue  # an approach and its reset are one jump
+        reads = range(reads_of_row[k], reads_of_row[k + 1])
+        lam, at = _pick(history.rows, k), _pick(states, k)
+        if k == final:
+            for j in _of_part(points, range(reads_of_row[max(k - 1, 0)], reads_of_row[k]), END):
+                lam = _sum(lam, _pick(g, j))
+        at_start = _of_part(points, reads, START)
+        if flows[k] and (at_start or any(np.any(v[k] != 0) for v in direct)):
+            yield _Entry(times[k], at, lam, True)
+            lam = _difference(lam, _pick(direct, k))
+            for j in at_start:
+                lam = _difference(lam, _pick(g, j))
+            yield _Entry(times[k], at, lam, False)
+        else:
+            yield _Entry(times[k], at, lam, bool(k < final and not flows[k]))
+        for j in _of_part(points, reads, INSIDE):
+            yield _Entry(points.t[j], _pick(read_states, j), _pick(history.before, j), True)
+            yield _Entry(points.t[j], _pick(read_states, j), _pick(history.after, j), False)
+        if k + 1 < final:
+            for j in _of_part(points, reads, END):
+                lam = _sum(_pick(history.rows, k + 1), _pick(g, j))
+                yield _Entry(times[k + 1], _pick(states, k + 1), lam, True)
 
 
-def _kept(kinds: Any, n: int) -> np.ndarray:
-    """Rows that are entries: an approach and its reset are one jump."""
-    resets = is_reset(kinds) & (np.arange(n + 1) < n)
-    between = resets[1:] & (kinds[:-1] == kinds[1:] - 1)
-    return np.flatnonzero(~np.concatenate([[False], between]))
+def _of_part(points: ReadPoints, which: Iterable[int], part: int) -> list[int]:
+    """Those of the points that are in this part of their row."""
+    return [j for j in which if points.part[j] == part]
+
+
+def _pick(leaves: LeavesOrAt, k: int) -> LeavesOrAt:
+    return jax.tree.map(lambda v: v[k], leaves)
+
+
+def _sum(a: Leaves, b: Leaves) -> Leaves:
+    return tuple(u + v for u, v in zip(a, b, strict=True))
+
+
+def _difference(a: Leaves, b: Leaves) -> Leaves:
+    return tuple(u - v for u, v in zip(a, b, strict=True))

@@ -1,61 +1,77 @@
-"""The adjoint sweep with every state on its way kept, and steps of its own where a loss looks."""
+"""The adjoint sweep with all adjoints on its way kept, also where a loss reads between rows."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves
+from ..base.types import Array, Flag, Scalar, Whole
 from ..model.model import At
 from ..model.taylor import derivatives, moved
 from ..simulate.record import FLOW, Spec
 from ..solution.tape import Tape
 from ..sweep.rows import RowData, carried, cotangent
-from .read_places import INSIDE, Places, Segments
+from .read_points import INSIDE, ReadPoints, Segments
+
+
+class History(NamedTuple):
+    """Adjoints of `(tau, w)`: of all rows, then of all points at which the loss reads."""
+
+    rows: Leaves  # where rows start, with what the loss reads there
+    before: Leaves  # just before each point inside of a row, with what is read there
+    after: Leaves  # just after it
+    carried: Leaves  # what the rules of a continuous method take along, where rows start
 
 
 class _Step(NamedTuple):
-    """A row, or a step from where the loss looks."""
+    """A row, or the rest of a row from a point at which the loss reads."""
 
     at: At
-    h: Any
-    kind: Any
-    member: Any
+    h: Scalar
+    kind: Whole
+    member: Whole
     aux: Leaves
     own: Leaves  # what is added at its start
-    look: Any
-    pull: Any  # false at the end
-    short: Any
+    partial: Flag  # whether it is the rest of a row
+    pull: Flag  # false for what has no step: the end, unused rows, points that rows start from
+    short: Flag
 
 
-def swept(
-    spec: Spec, tape: Tape, own: Leaves, places: Places, segments: Segments
-) -> tuple[Leaves, Leaves, Leaves]:
-    """Adjoints at rows; and just after and just before each look inside of them."""
-    size, extra = tape.kind.shape[0], segments.h.shape[0]
-    inside = np.zeros(extra, bool)
-    inside[: len(places.row)] = places.part == INSIDE
-    row = np.full(extra, size)
-    row[: len(places.row)] = places.row
-    row = np.where(inside, row, size)
-    order = np.argsort(np.concatenate([np.arange(size), row]), kind="stable")
-    lam, total = _sweep(spec, tape, own, segments, jnp.asarray(inside), jnp.asarray(order))
+def adjoint_history(
+    spec: Spec, tape: Tape, own: Leaves, reads: tuple[ReadPoints, Segments] | None = None
+) -> History:
+    """The adjoints of a loss with the gradients `own` by rows and those of `reads` in between."""
+    size = tape.size
+    steps, order = _rows(tape, own), np.arange(size)
+    if reads is not None:
+        points, segments = reads
+        inside = np.zeros(segments.h.shape[0], bool)
+        inside[: len(points.row)] = points.part == INSIDE
+        row = np.full(inside.size, size)  # points that need no step come last
+        row[: len(points.row)] = points.row
+        row = np.where(inside, row, size)
+        order = np.argsort(np.concatenate([order, row]), kind="stable")
+        both = lambda a, b: jnp.concatenate([a, b.astype(a.dtype)])
+        steps = jax.tree.map(both, steps, _partial_steps(segments, jnp.asarray(inside)))
+    steps = jax.tree.map(lambda v: v[order], steps)
     place = np.argsort(order)
-    lam, total = (tuple(np.asarray(v)[place] for v in leaves) for leaves in (lam, total))
+    kept = jax.tree.map(lambda v: np.asarray(v)[place], _sweep(spec, tape, steps))
+    after, before, carried_on = kept
     part = lambda leaves, start, end: tuple(v[start:end] for v in leaves)
-    return part(total, 0, size), part(lam, size, None), part(total, size, None)
+    return History(
+        part(before, 0, size), part(before, size, None), part(after, size, None),
+        part(carried_on, 0, size),
+    )  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
-def _sweep(
-    spec: Spec, tape: Tape, own: Leaves, segments: Segments, inside: Any, order: Any
-) -> tuple[Leaves, Leaves]:
-    """The adjoint sweep with every state on its way kept, and the looks in between."""
-    steps = _steps(tape, own, segments, inside, order)
+def _sweep(spec: Spec, tape: Tape, steps: _Step) -> tuple[Leaves, Leaves, Leaves]:
+    """Where each step starts: its adjoint, the same with `own`, and what is carried along."""
     none = (False,) * spec.model.n_theta
     model, par = spec.model, tape.par()
 
@@ -65,8 +81,8 @@ def _sweep(
         return (there.tau, *there.w)
 
     def back(carry: tuple, step: _Step) -> tuple:
-        rows, last = carry  # adjoints at the last row, and at the last step of any kind
-        lam, held = jax.tree.map(lambda a, b: jnp.where(step.look, a, b), last, rows)
+        rows, last = carry  # at the last row, and at the last step of any kind
+        lam, held = jax.tree.map(lambda a, b: jnp.where(step.partial, a, b), last, rows)
         at, s = step.at, (step.at.tau, *step.at.w)
         row = RowData(step.h, step.kind, step.member, at.i, at.z, step.aux, *par[1:])
 
@@ -83,29 +99,28 @@ def _sweep(
         lam, held = jax.lax.cond(step.pull, long, lambda: (lam, held))
         total = tuple(a + b for a, b in zip(lam, step.own, strict=True))
         new = (total, held)
-        rows = jax.tree.map(lambda a, b: jnp.where(step.look, a, b), rows, new)
-        return (rows, new), (lam, total)
+        rows = jax.tree.map(lambda a, b: jnp.where(step.partial, a, b), rows, new)
+        return (rows, new), (lam, total, held)
 
-    zero = tuple(jnp.zeros_like(v[0]) for v in own)
+    zero = tuple(jnp.zeros_like(v[0]) for v in steps.own)
     final = tape.state(tape.n)
     first = (zero, carried(spec, (final.tau, *final.w)))
     return jax.lax.scan(back, (first, first), steps, reverse=True)[1]
 
 
-def _steps(tape: Tape, own: Leaves, segments: Segments, inside: Any, order: Any) -> _Step:
-    """Rows and looks in the order of time; looks that need no step come last."""
-    count, size = inside.shape[0], tape.kind.shape[0]
-    states = At(tape.tau, tape.w, tape.i, tape.z)
-    member = tape.member[0] if tape.member else jnp.zeros_like(tape.kind, jnp.int32)
-    no, whole = jnp.zeros(size, bool), jnp.zeros(count, jnp.int32)
+def _rows(tape: Tape, own: Leaves) -> _Step:
+    no = jnp.zeros(tape.size, bool)
+    return _Step(
+        at=At(tape.tau, tape.w, tape.i, tape.z), h=tape.h, kind=tape.kind.astype(jnp.int32),
+        member=tape.members().astype(jnp.int32), aux=tape.aux, own=own, partial=no,
+        pull=tape.used_rows(), short=no,
+    )  # fmt: skip
+
+
+def _partial_steps(segments: Segments, inside: Array) -> _Step:
+    whole = jnp.zeros(inside.shape, jnp.int32)
     g = tuple(jnp.where(inside.reshape(-1, *[1] * (v.ndim - 1)), v, 0.0) for v in segments.g)
-    rows = _Step(
-        states, tape.h, tape.kind.astype(jnp.int32), member.astype(jnp.int32), tape.aux, own, no,
-        jnp.arange(size) < tape.n, no,
+    return _Step(
+        at=segments.at, h=segments.h, kind=whole + FLOW, member=whole, aux=segments.aux, own=g,
+        partial=~jnp.zeros(inside.shape, bool), pull=inside, short=segments.short,
     )  # fmt: skip
-    looks = _Step(
-        segments.at, segments.h, whole + FLOW, whole, segments.aux, g, ~jnp.zeros(count, bool),
-        inside, segments.short,
-    )  # fmt: skip
-    both = lambda a, b: jnp.concatenate([a, b.astype(a.dtype)])[order]
-    return jax.tree.map(both, rows, looks)

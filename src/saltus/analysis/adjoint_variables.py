@@ -1,15 +1,15 @@
-"""Adjoint variables along a solution: how a loss feels a small push at any time.
+"""Adjoint variables along a solution: how a loss answers to a small change of the state.
 
 `lambda(t) = dL/dx(t)`: what the adjoint sweep (M10) computes on its way from the end to the start.
-It jumps at events, and at times at which the loss looks at the solution: a push before such a time
-is seen there, one after it is not. Such a time mostly lies inside a row; from there to the next,
-or to the end of the row, is a step of its own, of which only the entries there are made.
+It jumps at events, and at times at which the loss reads the solution: a change of the state before
+such a time is seen there, one after it is not. Such a time mostly lies inside a row; the rest of
+the row from there, up to the next such time, is then a step of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
@@ -17,8 +17,12 @@ import numpy as np
 from ..base.names import named
 from ..base.text import number
 from ..base.tracing import is_traced
+from ..base.types import HostArray, Tree
 from ..solution.solution import Solution
 from .adjoint_curve import Curve, checked, marked, pulled_back
+
+if TYPE_CHECKING:
+    from ..sweep.rows import Rules
 
 __all__ = ["Costates", "Curve", "checked", "costates", "extent", "marked", "pulled_back"]
 
@@ -27,17 +31,17 @@ class Costates(eqx.Module):
     """Sensitivities of a loss to the state at each row of a solution.
 
     Where they jump there are two entries with the same time, just before and just after, and `jump`
-    marks the first: at events, and at times at which the loss looks (saved values, `sol(t)`,
-    `sol.at(t)`, states after events), which the entry before includes. `x` and `d` have the
-    structure of the state with one axis more (`d` only its floats; others are `None`), `t` are the
-    times, `time` the sensitivity to a delay of the rest of the motion.
+    marks the first: at events, and at times at which the loss reads the solution (saved values,
+    `sol(t)`, `sol.at(t)`, states after events), which the entry before includes. `x` and `d` have
+    the structure of the state with one axis more (`d` only its floats; others are `None`), `t` are
+    the times, `time` the sensitivity to a delay of the rest of the motion.
     """
 
-    t: Any
-    x: Any
-    d: Any
-    time: Any
-    jump: Any
+    t: HostArray
+    x: Tree
+    d: Tree
+    time: HostArray
+    jump: HostArray
 
     def __repr__(self) -> str:
         if is_traced(self.t):
@@ -49,7 +53,7 @@ class Costates(eqx.Module):
         return f"Costates {extent(self.t, self.jump)}; at the start {shown}"
 
 
-def extent(t: Any, jump: Any) -> str:
+def extent(t: HostArray, jump: HostArray) -> str:
     """How many entries there are, from when to when, with how many jumps."""
     jumps = int(np.sum(jump))
     plural = "" if jumps == 1 else "s"
@@ -57,7 +61,9 @@ def extent(t: Any, jump: Any) -> str:
     return f"at {len(t)} times from {span}, {jumps} jump{plural}"
 
 
-def costates(loss: Callable[[Solution], Any], sol: Solution, sensitivity: Any = None) -> Costates:
+def costates(
+    loss: Callable[[Solution], Any], sol: Solution, sensitivity: Rules | None = None
+) -> Costates:
     """`dL/dx(t)` for a loss that is a function of a solution, at every step and event.
 
     Write `costates(lambda sol: sol.integral["cost"], sol)`. Values at saved times, integrals,

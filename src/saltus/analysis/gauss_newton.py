@@ -7,7 +7,7 @@ least-squares steps of least length, on the host, with the exact Jacobian.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,16 +18,20 @@ from ..base.leaves import frozen
 from ..base.results import SolveError
 from ..base.text import number
 from ..base.tracing import is_traced
+from ..base.types import Array, HostArray, Vector
+from ..system.hybrid import Instant
 
-LIMIT = 60  # iterations
-SHORTEST = 1e-4  # of a damped step, in parts of the whole one
-DERIVATIVES = 2  # of a root, exact
+T = TypeVar("T")
+
+MAX_ITERATIONS = 60
+MIN_DAMPING = 1e-4  # the shortest damped step, relative to the whole one
+EXACT_DERIVATIVES = 2  # of a root: first and second
 
 
 class NotFound(RuntimeError):
     """No such motion was found. `best` is the instant that came closest, `residual` its miss."""
 
-    def __init__(self, text: str, best: Any = None, residual: float = float("nan")):
+    def __init__(self, text: str, best: Instant | None = None, residual: float = float("nan")):
         super().__init__(text)
         self.best = best
         self.residual = residual
@@ -38,21 +42,21 @@ class NoReturn(RuntimeError):
 
 
 class Root(NamedTuple):
-    value: Any
+    value: HostArray
     size: float  # of the residual, in units of what it may be
-    inverse: Any  # pseudo-inverse of the Jacobian there
+    inverse: HostArray  # pseudo-inverse of the Jacobian there
     why: str  # it is not good enough; empty where it is
 
 
 class Scales(NamedTuple):
     """What is large: the unknowns' sizes, and for each residual the least that counts."""
 
-    unknowns: Any
-    rows: Any
+    unknowns: HostArray
+    rows: HostArray
 
 
 def gauss_newton(
-    residual: Callable, start: Any, scales: Scales, tol: float, smallest: float
+    residual: Callable, start: Array | HostArray, scales: Scales, tol: float, smallest: float
 ) -> Root:
     """The root near `start`: `|r_i| <= tol (rows_i + max sum_j |J_ij| unknowns_j)` (M68).
 
@@ -63,7 +67,7 @@ def gauss_newton(
     s = np.asarray(scales.unknowns, float)
     r, jac = _both(residual, y)
     room = np.zeros(len(r))
-    for last in range(LIMIT, 0, -1):
+    for last in range(MAX_ITERATIONS, 0, -1):
         # the largest so far: a residual that is flat at its root would otherwise never be small
         room = np.maximum(room, np.asarray(scales.rows, float) + np.abs(jac) @ s)
         rows = np.where(room > 0, room, 1.0)
@@ -74,21 +78,23 @@ def gauss_newton(
         if size <= tol or why:
             return root._replace(why="" if size <= tol else why)
         if last == 1:
-            return root._replace(why=f"{LIMIT} iterations were not enough")
+            return root._replace(why=f"{MAX_ITERATIONS} iterations were not enough")
         y, why = _shorter(residual, y, -s * (inverse @ miss), rows, miss)
         r, jac = _both(residual, y)
-    raise AssertionError("LIMIT is positive")
+    raise AssertionError("MAX_ITERATIONS is positive")
 
 
-def _both(residual: Callable, y: Any) -> tuple[Any, Any]:
+def _both(residual: Callable, y: HostArray) -> tuple[Any, Any]:
     jac, r = jax.jacfwd(lambda v: (residual(v),) * 2, has_aux=True)(jnp.asarray(y))
     return np.asarray(r), np.asarray(jac)
 
 
-def _shorter(residual: Callable, y: Any, step: Any, rows: Any, miss: Any) -> tuple[Any, str]:
+def _shorter(
+    residual: Callable, y: HostArray, step: HostArray, rows: HostArray, miss: HostArray
+) -> tuple[Any, str]:
     """The first point along a step at which the residual is smaller; what is wrong if none is."""
     part, last = 1.0, ""
-    while part >= SHORTEST:
+    while part >= MIN_DAMPING:
         try:
             new = np.asarray(residual(jnp.asarray(y + part * step))) / rows
             if np.linalg.norm(new) < (1 - 0.1 * part) * np.linalg.norm(miss):
@@ -99,15 +105,15 @@ def _shorter(residual: Callable, y: Any, step: Any, rows: Any, miss: Any) -> tup
     return y, f"no step makes the residual smaller{last}"
 
 
-def attach_root(residual: Callable, root: Root) -> Any:
+def attach_root(residual: Callable, root: Root) -> Vector:
     """The root with its derivatives: least-length chord steps from it held constant (M68)."""
     out, inverse = jnp.asarray(root.value), jnp.asarray(root.inverse)
-    for _ in range(DERIVATIVES):
+    for _ in range(EXACT_DERIVATIVES):
         out = out - inverse @ residual(out)
     return out
 
 
-def plain(name: str, tree: Any) -> Any:
+def plain(name: str, tree: T) -> T:
     """The numbers in a tree without their derivatives; inside `jit` there are none."""
     tree = jax.tree.map(lambda v: frozen(v) if eqx.is_array_like(v) else v, tree)
     if is_traced(tree):

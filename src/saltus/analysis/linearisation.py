@@ -15,6 +15,7 @@ from ..base.leaves import split
 from ..base.names import entries, named, numbered, value_of, with_values
 from ..base.text import number, table
 from ..base.tracing import is_traced
+from ..base.types import Array, HostArray, Matrix, Numbers, Params, Vector
 from ..model.algebraic_states import attached
 from ..model.model import At, Model, Par
 from ..simulate.record import Spec
@@ -26,7 +27,7 @@ from .gauss_newton import plain
 from .local_state import flat, local, null_space, rules, vector
 from .saltation import Jumps, saltations
 
-SHOWN = 12  # rows of a matrix in a summary
+MAX_ROWS = 12  # of a matrix in a summary
 
 
 class Linear(eqx.Module):
@@ -37,12 +38,12 @@ class Linear(eqx.Module):
     motion.
     """
 
-    t: Any
-    A: Any
-    B: Any
-    C: Any
-    D: Any
-    tangent: Any
+    t: Array
+    A: Array
+    B: Array
+    C: Array
+    D: Array
+    tangent: HostArray
     jumps: Jumps | None
     states: tuple[str, ...] = eqx.field(static=True)
     inputs: tuple[str, ...] = eqx.field(static=True)
@@ -58,7 +59,7 @@ class Linear(eqx.Module):
             )
         matrix = np.asarray(plain("eigenvalues", self.A))
         found = np.linalg.eigvals(self.tangent.T @ matrix @ self.tangent).astype(complex)
-        return found[np.argsort(-found.real, kind="stable")]
+        return found[np.argsort(-np.real(found), kind="stable")]
 
     def __repr__(self) -> str:
         n, k, m = len(self.states), len(self.inputs), len(self.outputs)
@@ -66,8 +67,8 @@ class Linear(eqx.Module):
         if np.ndim(self.t) and not is_traced(self.t):
             where = f"{len(self.t)} times, {where} to {number(np.max(self.t))}"
         head = f"Linear, {where}: {n} states, {k} inputs, {m} outputs"
-        if np.ndim(self.t) or is_traced(self.A) or n > SHOWN:
-            return f"{head}\n  states  {', '.join(self.states[:SHOWN])}"
+        if np.ndim(self.t) or is_traced(self.A) or n > MAX_ROWS:
+            return f"{head}\n  states  {', '.join(self.states[:MAX_ROWS])}"
         block = np.hstack([np.asarray(self.A), np.asarray(self.B)])
         rows = [[f"{s}'", *map(number, v)] for s, v in zip(self.states, block, strict=True)]
         return f"{head}\n{table(['', *self.states, *self.inputs], rows)}"
@@ -84,9 +85,9 @@ class Picked(NamedTuple):
 def linearise(
     system: HybridSystem,
     at: Instant | Solution,
-    p: Any,
+    p: Params,
     *,
-    ts: Any = None,
+    ts: Numbers | None = None,
     inputs: str | Sequence[str] | Callable | None = None,
 ) -> Linear:
     """The system as a linear one, at an instant, or at the times `ts` of a solution (M71).
@@ -107,7 +108,13 @@ def linearise(
     return Linear(par.t0 + here.tau, **matrices, tangent=free, jumps=None, **names)
 
 
-def _along(system: HybridSystem, sol: Solution, p: Any, ts: Any, inputs: Any) -> Linear:
+def _along(
+    system: HybridSystem,
+    sol: Solution,
+    p: Params,
+    ts: Numbers | None,
+    inputs: str | Sequence[str] | Callable | None,
+) -> Linear:
     if ts is None:
         raise ValueError(
             "linearise: no times. Write linearise(system, sol, p, ts=jnp.linspace(t0, t1, 100))."
@@ -127,7 +134,7 @@ def _along(system: HybridSystem, sol: Solution, p: Any, ts: Any, inputs: Any) ->
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
-def _states(spec: Spec, tape: Tape, ts: Any) -> At:
+def _states(spec: Spec, tape: Tape, ts: Array) -> At:
     return jax.vmap(lambda t: state_at(spec, tape, t - tape.t0, "right"))(ts)
 
 
@@ -135,7 +142,7 @@ def _states(spec: Spec, tape: Tape, ts: Any) -> At:
 def _matrices(model: Model, picked: Picked, at: At, par: Par) -> dict:
     """A, B, C and D: z follows x and u as the constraint says (M71)."""
 
-    def both(x: Any, u: Any) -> tuple[Any, Any]:
+    def both(x: Vector, u: Vector) -> tuple[Any, Any]:
         there = picked.moved(par, u)
         here = attached(model, joined(x), there, 1)
         y = jax.tree.leaves(output(model, here, there))
@@ -146,7 +153,7 @@ def _matrices(model: Model, picked: Picked, at: At, par: Par) -> dict:
     return {"A": a, "B": b, "C": c, "D": d}
 
 
-def _rules(system: HybridSystem, model: Model, at: At, par: Par, p: Any) -> Any:
+def _rules(system: HybridSystem, model: Model, at: At, par: Par, p: Params) -> Matrix:
     """The Jacobian of equations of index 2 and invariants."""
     x, joined = vector(model, at)
     return jax.jacfwd(lambda x: rules(system, model, joined(x), par, p))(x)
@@ -160,7 +167,9 @@ def _names(model: Model, picked: Picked, at: At, par: Par) -> dict:
 
 
 # -- inputs -------------------------------------------------------------------------------------
-def _picked(system: HybridSystem, model: Model, p: Any, inputs: Any) -> Picked:
+def _picked(
+    system: HybridSystem, model: Model, p: Params, inputs: str | Sequence[str] | Callable | None
+) -> Picked:
     if inputs is None:
         return _signals(model)
     if callable(inputs):
@@ -176,7 +185,7 @@ def _picked(system: HybridSystem, model: Model, p: Any, inputs: Any) -> Picked:
     leaves = [jnp.asarray(v, jnp.float64) for v in leaves]
     cuts = np.cumsum([v.size for v in leaves])[:-1]
 
-    def moved(par: Par, u: Any) -> Par:
+    def moved(par: Par, u: Vector) -> Par:
         parts = zip(jnp.split(u, cuts), leaves, strict=True)
         new = jax.tree.unflatten(tree, [v + jnp.reshape(d, v.shape) for d, v in parts])
         return _with_parameters(system, model, place(new), par)
@@ -184,7 +193,7 @@ def _picked(system: HybridSystem, model: Model, p: Any, inputs: Any) -> Picked:
     return Picked(tuple(names), sum(v.size for v in leaves), moved)
 
 
-def _with_parameters(system: HybridSystem, model: Model, p: Any, par: Par) -> Par:
+def _with_parameters(system: HybridSystem, model: Model, p: Params, par: Par) -> Par:
     """The parameters of a model with another p, and the signals that are made of it."""
     shape, floats, _ = split(p)
     if shape != model.p:
@@ -204,14 +213,14 @@ def _signals(model: Model) -> Picked:
     count = len(model.signals)
     if not count:
         return Picked((), 0, lambda par, u: par)
-    avals = model.flow_fn.traced.jaxpr.invars
+    avals = model.flow_fn.traced.inputs
     first = len(avals) - sum(model.n_p) - 1 - count
-    shapes = [v.aval.shape for v in avals[first : first + count]]
+    shapes = [v.shape for v in avals[first : first + count]]
     cuts = np.cumsum([int(np.prod(s)) for s in shapes])
     tree = jax.tree.unflatten(model.u_tree, [jax.ShapeDtypeStruct(s, float) for s in shapes])
     names = [k for name, v in named(tree, "u").items() for k in entries(name, v)]
 
-    def moved(par: Par, u: Any) -> Par:
+    def moved(par: Par, u: Vector) -> Par:
         new = []
         for k, (part, shape) in enumerate(zip(jnp.split(u, cuts[:-1]), shapes, strict=True)):
             times, values = model.signal_of(par, k)

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jax.interpreters import partial_eval as pe
 
 from ..base.leaves import split
+from ..base.types import Params, Tree, Vector
 from ..model.algebraic_states import attached
 from ..model.model import At, Fn, Model, Par
 from ..model.taylor import velocity
@@ -20,21 +21,21 @@ from ..solution.tape import instant
 from ..solver.start import first_state
 from ..system.hybrid import HybridSystem, Instant, called
 
-DEPENDENT = 1e-9  # equations whose singular values are this far apart say the same
+DEPENDENT_EQUATIONS = 1e-9  # a relative singular value below which equations repeat each other
 
 
-def flat(leaves: Sequence[Any]) -> Any:
+def flat(leaves: Sequence[Any]) -> Vector:
     """All numbers of some leaves, one after the other."""
     return jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in leaves])
 
 
-def cut(vector: Any, like: Sequence[Any]) -> list:
+def cut(vector: Vector, like: Sequence[Any]) -> list:
     """The way back, to leaves like these."""
     parts = jnp.split(jnp.asarray(vector), np.cumsum([v.size for v in like])[:-1])
     return [jnp.reshape(v, u.shape).astype(u.dtype) for v, u in zip(parts, like, strict=True)]
 
 
-def packed(x: Any) -> tuple[Any, Callable]:
+def packed(x: Tree) -> tuple[Any, Callable]:
     """A state as one vector, and the way back."""
     shape, floats, _ = split(x, floats_only=True)
     return flat(floats), lambda vector: shape.join(cut(vector, floats), ())
@@ -51,7 +52,7 @@ def again(now: Instant) -> Instant:
     return now.replace(u=None, member=None)
 
 
-def local(system: HybridSystem, now: Instant, p: Any) -> tuple[Model, At, Par]:
+def local(system: HybridSystem, now: Instant, p: Params) -> tuple[Model, At, Par]:
     """The model of a system and its row state at an instant, z solved."""
     model, at, par = first_state(system, now, p)
     return model, refresh_flags(model, at, par, jnp.full((), -1, jnp.int32), 0), par
@@ -63,23 +64,23 @@ def seen(system: HybridSystem, model: Model, at: At, par: Par) -> Instant:
     return now if system.adapt_back is None else system.adapt_back(now)
 
 
-def slope(system: HybridSystem, now: Instant, p: Any) -> Any:
+def slope(system: HybridSystem, now: Instant, p: Params) -> Vector:
     """x' at an instant, as a vector."""
     model, at, par = local(system, now, p)
 
-    def state(s: tuple) -> Any:
+    def state(s: tuple) -> Vector:
         here = attached(model, At(s[0], s[1:], at.i, at.z), par, 1)
         return packed(seen(system, model, here, par).x)[0]
 
     return jax.jvp(state, ((at.tau, *at.w),), (velocity(model, at, par, 1),))[1]
 
 
-def manifold(system: HybridSystem, now: Instant, p: Any) -> Any:
+def manifold(system: HybridSystem, now: Instant, p: Params) -> Vector:
     """What has to vanish at an instant: equations of index 2, and invariants."""
     return rules(system, *local(system, now, p), p)
 
 
-def rules(system: HybridSystem, model: Model, at: At, par: Par, p: Any) -> Any:
+def rules(system: HybridSystem, model: Model, at: At, par: Par, p: Params) -> Vector:
     """The same for a row state."""
     values, rule = [jnp.zeros(0)], model.constraint
     if rule is not None:
@@ -95,7 +96,7 @@ def rules(system: HybridSystem, model: Model, at: At, par: Par, p: Any) -> Any:
     return jnp.concatenate(values)
 
 
-def tangent(system: HybridSystem, now: Instant, p: Any) -> np.ndarray:
+def tangent(system: HybridSystem, now: Instant, p: Params) -> np.ndarray:
     """An orthonormal basis, in columns, of the directions that keep `manifold` at zero."""
     x, join = packed(now.x)
     slopes = jax.jacfwd(lambda v: manifold(system, now.replace(x=join(v)), p))(x)
@@ -109,7 +110,7 @@ def null_space(rows: np.ndarray) -> np.ndarray:
     if not len(rows):
         return np.eye(rows.shape[1])
     _, values, vectors = np.linalg.svd(rows)
-    return vectors[np.sum(values > DEPENDENT * values[0]) :].T
+    return vectors[np.sum(values > DEPENDENT_EQUATIONS * values[0]) :].T
 
 
 def driven(model: Model) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +13,7 @@ import numpy as np
 from ..base.names import named, number_names, unknown
 from ..base.text import number
 from ..base.tracing import is_traced
+from ..base.types import Array, Matrix, Number, Params, Tree, Vector
 from ..methods import Method
 from ..solution.solution import Solution
 from ..system.hybrid import HybridSystem, Instant
@@ -20,12 +21,12 @@ from .gauss_newton import NoReturn, NotFound, Root, Scales, attach_root, gauss_n
 from .local_state import driven, local, manifold, packed, slope, tangent
 from .return_map import Way, find_event, method_for, way_by_event, whole
 
-SMALLEST = 1e-7  # singular values of a return map below this part of the largest are zero
-MOMENT = 1e-4  # in parts of the time in which a state changes by its own size
-TRIVIAL = 1e-5  # how well a multiplier of one along the flow is met
-NEUTRAL = 1e-6  # how near to one the modulus of a multiplier means nothing
-POINTS = 65  # of a motion, to see how large its states are
-SHOWN = 8  # states and multipliers in a summary
+SINGULAR_VALUE_ZERO = 1e-7  # of a return map, relative to the largest
+SHORT_TIME = 1e-4  # relative to the time in which a state changes by its own size
+FLOW_DIRECTION_ERROR = 1e-5  # relative: the flow is an eigenvector with multiplier one
+NEUTRAL_MARGIN = 1e-6  # multipliers this near to the unit circle are neutral
+SIZE_POINTS = 65  # of a motion, to see how large its states are
+MAX_SHOWN = 8  # states and multipliers in a summary
 
 
 class Orbit(eqx.Module):
@@ -36,10 +37,10 @@ class Orbit(eqx.Module):
     """
 
     start: Instant
-    period: Any
+    period: Number
     end: Instant
-    residual: Any
-    p: Any = eqx.field(repr=False)
+    residual: float
+    p: Params = eqx.field(repr=False)
     system: HybridSystem = eqx.field(static=True, repr=False)
     way: Way = eqx.field(static=True, repr=False)
 
@@ -54,12 +55,12 @@ class Orbit(eqx.Module):
         return whole(self.way, self.system, self.start, self.p, self.period)
 
     @property
-    def section(self) -> Any:
+    def section(self) -> Matrix:
         """The derivative of the state after the event by the state after the one before."""
         return self._slopes()[0]
 
     @property
-    def monodromy(self) -> Any:
+    def monodromy(self) -> Matrix:
         """The derivative of the state one period later by the state, at fixed times (M69)."""
         after, time = self._slopes()
         return after - jnp.outer(slope(self.system, self.end, self.p), time)
@@ -67,7 +68,7 @@ class Orbit(eqx.Module):
     def _slopes(self) -> tuple[Any, Any]:
         x, join = packed(self.start.x)
 
-        def after(v: Any) -> tuple[Any, Any]:
+        def after(v: Vector) -> tuple[Any, Any]:
             now, period = self.way(self.start.replace(x=join(v)), self.p, self.period)
             return packed(now.x)[0], jnp.asarray(period, jnp.float64)
 
@@ -81,7 +82,7 @@ class Orbit(eqx.Module):
     @property
     def stable(self) -> bool:
         """Whether small pushes die out: all multipliers but the one along the flow are small."""
-        return bool(np.all(np.abs(self._multipliers()[1]) < 1 - NEUTRAL))
+        return bool(np.all(np.abs(self._multipliers()[1]) < 1 - NEUTRAL_MARGIN))
 
     def _multipliers(self) -> tuple[np.ndarray, np.ndarray]:
         """All of them, and those that are not along the flow."""
@@ -92,7 +93,7 @@ class Orbit(eqx.Module):
         found = found[np.argsort(-np.abs(found), kind="stable")]
         along = np.asarray(slope(self.system, end, p))
         room = np.linalg.norm(matrix, 2) * np.linalg.norm(along)
-        if np.linalg.norm(matrix @ along - along) > TRIVIAL * room:
+        if np.linalg.norm(matrix @ along - along) > FLOW_DIRECTION_ERROR * room:
             return found, found
         return found, np.delete(found, np.argmin(np.abs(found - 1)))
 
@@ -101,12 +102,18 @@ class Orbit(eqx.Module):
             return "Orbit, differentiated: numbers exist outside"
         found, others = self._multipliers()
         largest = float(np.max(np.abs(others), initial=0.0))
-        word = "neutral" if abs(largest - 1) <= NEUTRAL else "stable" if largest < 1 else "unstable"
+        word = (
+            "neutral"
+            if abs(largest - 1) <= NEUTRAL_MARGIN
+            else "stable"
+            if largest < 1
+            else "unstable"
+        )
         by = f' from "{self.way.event}" to "{self.way.event}"' if self.way.event else ""
         lines = [
             f"Orbit of period {number(self.period, 8)}{by}: {word}",
             f"  start        {_listed(named(self.start.x, 'x'))}",
-            f"  multipliers  {', '.join(_complex(v) for v in found[:SHOWN])}",
+            f"  multipliers  {', '.join(_complex(v) for v in found[:MAX_SHOWN])}",
             f"  residual     {number(self.residual, 2)}",
         ]
         moved = [k for k, v in named(self.start.d, "d").items() if _differ(v, self.end.d, k)]
@@ -118,11 +125,11 @@ class Orbit(eqx.Module):
 def orbit(
     system: HybridSystem,
     start: Instant,
-    p: Any,
+    p: Params,
     *,
     event: str | None = None,
     count: int = 1,
-    period: Any = None,
+    period: Number | None = None,
     t1: float | None = None,
     method: Method | None = None,
     free: Sequence[str] | None = None,
@@ -148,14 +155,14 @@ def orbit(
         moment = _moment(system, calm, quiet, event)
         way = way_by_event(system, calm, quiet, way, moment)
 
-    def residual(y: Any, start: Instant, p: Any, period: Any) -> Any:
+    def residual(y: Vector, start: Instant, p: Params, period: Number | None) -> Vector:
         now = _placed(start, chosen, y)
         miss = packed(way(now, p, period)[0].x)[0] - packed(now.x)[0]
         return jnp.concatenate([miss, manifold(system, now, p)])
 
     given = (calm, quiet, length)
     root = _shoot(lambda y: residual(y, *given), system, way, given, chosen, tol)
-    best = _placed(calm, chosen, root.value)
+    best = _placed(calm, chosen, jnp.asarray(root.value))
     if root.why:
         raise NotFound(
             f"orbit: no periodic motion was found; {missed(root, tol)}. The error carries the best "
@@ -166,14 +173,19 @@ def orbit(
     _check_mode(system, start, way(best, quiet, length)[0], best)
     y = attach_root(lambda y: residual(y, start, p, period), root)
     start = _placed(start, chosen, y)
-    end, period = way(start, p, period)
+    end, found_period = way(start, p, period)
     miss = plain("orbit", packed(end.x)[0] - packed(start.x)[0])
     start = start.replace(z=end.z, dx=end.dx)
-    return Orbit(start, period, end, float(np.max(np.abs(miss))), p, system, way)
+    return Orbit(start, found_period, end, float(np.max(np.abs(miss))), p, system, way)
 
 
 def _shoot(
-    residual: Any, system: HybridSystem, way: Way, given: tuple, chosen: np.ndarray, tol: float
+    residual: Callable[[Vector], Vector],
+    system: HybridSystem,
+    way: Way,
+    given: tuple,
+    chosen: np.ndarray,
+    tol: float,
 ) -> Root:
     """The states that return to themselves, by Newton's method in units of the motion's own."""
     start, p, _ = given
@@ -181,7 +193,7 @@ def _shoot(
         sizes = _sizes(way.motion(*given))
         rows = np.concatenate([sizes, np.zeros(manifold(system, start, p).size)])
         first = packed(start.x)[0][chosen]
-        return gauss_newton(residual, first, Scales(sizes[chosen], rows), tol, SMALLEST)
+        return gauss_newton(residual, first, Scales(sizes[chosen], rows), tol, SINGULAR_VALUE_ZERO)
     except NoReturn as error:
         raise NotFound(f"orbit: {error}.", best=start) from error
 
@@ -190,19 +202,19 @@ def _sizes(legs: list[Solution]) -> np.ndarray:
     """How large each state becomes on the way; 1 for what stays at zero up to rounding."""
     seen = []
     for sol in legs:
-        now = sol.at(np.linspace(float(sol.start), float(sol.last.t), POINTS))
+        now = sol.at(np.linspace(float(sol.start), float(sol.last.t), SIZE_POINTS))
         seen += [np.asarray(jax.vmap(lambda x: packed(x)[0])(now.x))]
     largest = np.nanmax(np.abs(np.concatenate(seen)), axis=0)
     return np.where(largest > 1e-10 * np.max(largest, initial=0.0), largest, 1.0)
 
 
-def _placed(start: Instant, chosen: np.ndarray, y: Any) -> Instant:
+def _placed(start: Instant, chosen: np.ndarray, y: Vector) -> Instant:
     """The start with its chosen states replaced."""
     x, join = packed(start.x)
     return start.replace(x=join(x.at[chosen].set(y)))
 
 
-def _chosen(x: Any, free: Sequence[str] | None) -> np.ndarray:
+def _chosen(x: Tree, free: Sequence[str] | None) -> np.ndarray:
     """The places of the states that may be moved."""
     names = number_names(x, "x")
     if free is None:
@@ -218,7 +230,7 @@ def _is(known: str, name: str) -> bool:
     return known == name or known.startswith(f"{name}[")
 
 
-def _moment(system: HybridSystem, start: Instant, p: Any, event: str) -> float:
+def _moment(system: HybridSystem, start: Instant, p: Params, event: str) -> float:
     """A short time at the start; its system must not be driven, nor at rest."""
     if driven(local(system, start, p)[0]):
         raise ValueError(
@@ -229,10 +241,10 @@ def _moment(system: HybridSystem, start: Instant, p: Any, event: str) -> float:
     speed = float(jnp.linalg.norm(slope(system, start, p)))
     if speed == 0:
         raise NotFound("orbit: the start is an equilibrium; nothing moves there.", best=start)
-    return MOMENT * (float(jnp.linalg.norm(packed(start.x)[0])) or speed) / speed
+    return SHORT_TIME * (float(jnp.linalg.norm(packed(start.x)[0])) or speed) / speed
 
 
-def _check(system: HybridSystem, event: Any, count: Any, period: Any) -> None:
+def _check(system: HybridSystem, event: str | None, count: int, period: Number | None) -> None:
     if (event is None) == (period is None):
         given = "neither" if event is None else "both"
         raise ValueError(
@@ -262,7 +274,7 @@ def _check_mode(system: HybridSystem, start: Instant, end: Instant, best: Instan
 def _listed(values: dict[str, Any]) -> str:
     clean = {k: np.where(np.abs(v) < 1e-12, 0.0, v) for k, v in values.items()}
     shown = [f"{k} = {np.array2string(v, precision=6)}" for k, v in clean.items()]
-    return ", ".join([*shown[:SHOWN], *(["..."] if len(shown) > SHOWN else [])])
+    return ", ".join([*shown[:MAX_SHOWN], *(["..."] if len(shown) > MAX_SHOWN else [])])
 
 
 def _complex(value: complex) -> str:
@@ -271,5 +283,5 @@ def _complex(value: complex) -> str:
     return f"{number(value.real, 5)}{'+' if value.imag > 0 else '-'}{number(abs(value.imag), 5)}i"
 
 
-def _differ(value: Any, after: Any, name: str) -> bool:
+def _differ(value: Array, after: Tree, name: str) -> bool:
     return not np.allclose(np.asarray(value), np.asarray(named(after, "d")[name]), rtol=1e-6)

@@ -6,25 +6,24 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from ..base.leaves import frozen
 from ..base.results import Result
+from ..base.types import Number, Params
 from ..methods import Dopri8, Method, Radau5
-from ..simulate.record import action_of, is_reset
 from ..solution.solution import Solution, failure
 from ..solver.solving import solve
 from ..system.hybrid import Event, HybridSystem, Instant, TimeEvent
 from .gauss_newton import NoReturn, NotFound
 from .local_state import again
 
-ARMED = "(armed)"  # the event that puts the section in force again
-FOREVER = 1e12  # where no end is given
-STEPS = 200_000  # of one return, then
-WAIT = 1e-3  # of a return, in which the section is not in force
-LONGEST = 0.02  # the same, at most: else the time was guessed badly
-GUESSES = 6
-CLOSING = 1e-7  # of a period, by which one as a solution is longer
+ARMING_EVENT = "(armed)"  # puts the section in force again
+LATEST_TIME = 1e12  # where no end is given
+MAX_STEPS_PER_RETURN = 200_000  # where no end is given
+WAITING_SHARE = 1e-3  # of a return, during which the section is not in force
+MAX_WAITING_SHARE = 0.02  # a longer wait was a bad guess
+MAX_GUESSES = 6  # of the waiting time
+PERIOD_OVERSHOOT = 1e-7  # relative: a solution this much longer includes the closing event
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,14 +39,14 @@ class Way:
     count: int = 1
     t1: float | None = None
 
-    def __call__(self, start: Instant, p: Any, period: Any) -> tuple[Instant, Any]:
+    def __call__(self, start: Instant, p: Params, period: Number | None) -> tuple[Instant, Any]:
         """The state after, and the time it took."""
         legs = self.motion(start, p, period)
         if self.event is not None:
             period = sum(sol.final.t - start.t for sol in legs)
         return again(legs[-1].final).replace(t=start.t + period), period
 
-    def motion(self, start: Instant, p: Any, period: Any) -> list[Solution]:
+    def motion(self, start: Instant, p: Params, period: Number | None) -> list[Solution]:
         """The solutions that make up one period; each starts its clock anew."""
         if self.event is None:
             return [self._by_the_clock(start, p, period)]
@@ -56,7 +55,7 @@ class Way:
             legs.append(self._leg(again(legs[-1].final).replace(t=start.t), p))
         return legs
 
-    def _by_the_clock(self, start: Instant, p: Any, period: Any) -> Solution:
+    def _by_the_clock(self, start: Instant, p: Params, period: Number | None) -> Solution:
         sol = solve(self.system, start, p, start.t + period, method=self.method, repair=True)
         if int(sol.result) != int(Result.success):
             raise NoReturn(
@@ -64,26 +63,21 @@ class Way:
             )
         return sol
 
-    def _leg(self, start: Instant, p: Any) -> Solution:
+    def _leg(self, start: Instant, p: Params) -> Solution:
         """The motion to the next firing of the event."""
-        end = start.t + FOREVER if self.t1 is None else self.t1
+        end = start.t + LATEST_TIME if self.t1 is None else self.t1
         sol = solve(
             self.system, start, p, end, method=self.method, throw=False, repair=True,
-            max_steps=STEPS if self.t1 is None else None,
+            max_steps=MAX_STEPS_PER_RETURN if self.t1 is None else None,
         )  # fmt: skip
         result = Result(int(sol.result))
         if not result.ok:
             raise NoReturn(f'the event "{self.event}" does not come again: {failure(sol)}')
-        if result == Result.success or self._last(sol) != self.event:
+        stopped_by = sol.tape.last_action(sol.spec.model)
+        if result == Result.success or stopped_by is None or stopped_by.name != self.event:
             t = float(frozen(sol.last.t))
             raise NoReturn(f'the event "{self.event}" does not come again before t = {t:.6g}')
         return sol
-
-    @staticmethod
-    def _last(sol: Solution) -> str:
-        """The name of the event that ended a solution."""
-        kind = np.asarray(sol.tape.kind)[int(sol.tape.n) - 1]
-        return sol.spec.model.actions[int(action_of(kind))].name
 
 
 def method_for(system: HybridSystem, tol: float) -> Method:
@@ -104,7 +98,7 @@ def find_event(system: HybridSystem, name: str) -> Event | TimeEvent:
     )
 
 
-def stopping(system: HybridSystem, name: str, t0: Any, wait: Any) -> HybridSystem:
+def stopping(system: HybridSystem, name: str, t0: float, wait: float) -> HybridSystem:
     """The system that stops at its next firing of an event, not at the one it starts from.
 
     A start on the section, off by rounding, may be on either side of it. So the guard is not in
@@ -119,16 +113,16 @@ def stopping(system: HybridSystem, name: str, t0: Any, wait: Any) -> HybridSyste
         active.changes_at_events = True  # at the one that arms it
         when = "edge" if own is None else event.when
         stop = dataclasses.replace(event, terminal=True, active=active, when=when)
-        ends = (stop, TimeEvent(ARMED, next_time=lambda now, p: due))
+        ends = (stop, TimeEvent(ARMING_EVENT, next_time=lambda now, p: due))
     place = system.events.index(event)
     events = (*system.events[:place], ends[0], *system.events[place + 1 :], *ends[1:])
     return dataclasses.replace(system, events=events)
 
 
-def way_by_event(system: HybridSystem, start: Instant, p: Any, way: Way, moment: float) -> Way:
+def way_by_event(system: HybridSystem, start: Instant, p: Params, way: Way, moment: float) -> Way:
     """The way from event to event; `moment` is a short time, as far as the start tells."""
     wait, last = moment, ""
-    for _ in range(GUESSES):
+    for _ in range(MAX_GUESSES):
         made = _armed(system, start, way, wait)
         try:
             legs = made.motion(start, p, None)
@@ -136,9 +130,9 @@ def way_by_event(system: HybridSystem, start: Instant, p: Any, way: Way, moment:
             wait, last = 1e-3 * wait, str(error)  # it may have come back unseen
             continue
         shortest = min(float(sol.final.t) - float(start.t) for sol in legs)
-        if wait <= LONGEST * shortest:
-            return _armed(system, start, way, WAIT * shortest)
-        wait, last = WAIT * shortest, "its returns are too short to tell apart"
+        if wait <= MAX_WAITING_SHARE * shortest:
+            return _armed(system, start, way, WAITING_SHARE * shortest)
+        wait, last = WAITING_SHARE * shortest, "its returns are too short to tell apart"
     raise NotFound(
         f"orbit: the start does not return: {last}. Check that the start lies just after the "
         "event, or give a later t1.",
@@ -151,14 +145,14 @@ def _armed(system: HybridSystem, start: Instant, way: Way, wait: float) -> Way:
     return dataclasses.replace(way, system=stops)
 
 
-def whole(way: Way, system: HybridSystem, start: Instant, p: Any, period: Any) -> Solution:
+def whole(way: Way, system: HybridSystem, start: Instant, p: Params, period: Number) -> Solution:
     """One period as one solution, with the event that closes it where there is one.
 
     Of the system itself, unless that would fire at the start what has fired there already.
     """
     if way.event is None:
         return solve(system, start, p, start.t + period, method=way.method, repair=True)
-    end = start.t + period * (1 + CLOSING)
+    end = start.t + period * (1 + PERIOD_OVERSHOOT)
     for made in (system, _without_stop(way)):
         sol = solve(made, start, p, end, method=way.method, throw=False, repair=True)
         if _firings(sol, way.event) == way.count:
@@ -175,6 +169,4 @@ def _without_stop(way: Way) -> HybridSystem:
 
 
 def _firings(sol: Solution, name: str) -> int:
-    kinds = np.asarray(sol.tape.kind)[: int(sol.tape.n)]
-    fired = np.asarray(action_of(kinds[is_reset(kinds)]))
-    return sum(sol.spec.model.actions[int(k)].name == name for k in fired)
+    return sum(event.action.name == name for event in sol.tape.events(sol.spec.model))

@@ -13,34 +13,34 @@ import numpy as np
 from ..base.names import named
 from ..base.text import number, table
 from ..base.tracing import is_traced
+from ..base.types import Array, Matrix, Scalar, Vector, Whole
 from ..model.algebraic_states import attached
 from ..model.jumps import Firing, approach, reset
 from ..model.model import Action, At, Model, Par
-from ..simulate.record import action_of, is_reset
 from ..solution.solution import Solution
 from .adjoint_variables import checked
 from .local_state import flat, vector
 
-SHOWN = 12  # matrices that are printed
-ROUNDING = 1e-13  # of the largest entry: less is printed as 0
+MAX_MATRICES = 12  # that are printed
+PRINTED_ZERO = 1e-13  # relative to the largest entry
 
 
 class Saltation(eqx.Module):
     """One event as a linear map: a small change of the state before it, and what is left after."""
 
-    t: Any
-    matrix: Any
+    t: Scalar
+    matrix: Matrix
     event: str = eqx.field(static=True)
     states: tuple[str, ...] = eqx.field(static=True)
 
-    def __matmul__(self, change: Any) -> Any:
-        return self.matrix @ getattr(change, "matrix", change)
+    def __matmul__(self, change: Saltation | Array) -> Array:
+        return self.matrix @ (change.matrix if isinstance(change, Saltation) else change)
 
     def __repr__(self) -> str:
         if is_traced((self.t, self.matrix)):
             return f'"{self.event}", traced'
         matrix = np.asarray(self.matrix)
-        least = ROUNDING * np.max(np.abs(matrix), initial=0.0)
+        least = PRINTED_ZERO * np.max(np.abs(matrix), initial=0.0)
         shown = np.where(np.abs(matrix) <= least, 0.0, matrix)  # no -0, no 1e-18
         rows = [
             [f"{name} +", *(number(v, 6) for v in row)]
@@ -53,8 +53,8 @@ class Saltation(eqx.Module):
 class Jumps(eqx.Module):
     """The events of a motion as linear maps: `dx+ = matrix dx-`, both at the same time (M69)."""
 
-    t: Any
-    matrix: Any
+    t: Vector
+    matrix: Array
     names: tuple[str, ...] = eqx.field(static=True)
     states: tuple[str, ...] = eqx.field(static=True, default=())
 
@@ -72,8 +72,8 @@ class Jumps(eqx.Module):
         return [jump for jump in self if jump.event == event]
 
     def __repr__(self) -> str:
-        more = [f"... and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        shown = [repr(self[k]) for k in range(min(len(self), SHOWN))]
+        more = [f"... and {len(self) - MAX_MATRICES} more"] if len(self) > MAX_MATRICES else []
+        shown = [repr(self[k]) for k in range(min(len(self), MAX_MATRICES))]
         return "\n\n".join([*shown, *more]) if shown else "no events"
 
 
@@ -86,15 +86,11 @@ def saltations(sol: Solution) -> Jumps:
     sol = checked("saltations", sol)
     model, tape = sol.spec.model, sol.tape
     states = _state_names(sol)
-    kinds = np.asarray(tape.kind)[: int(tape.n)]
     names, times, matrices = [], [], []
-    for k in np.flatnonzero(is_reset(kinds)):
-        action = model.actions[int(action_of(kinds[k]))]
+    for row, _, action, member, rooted in tape.events(model):
         if not (action.logged or action.kink):
             continue
-        rooted = bool(k > 0 and kinds[k - 1] == kinds[k] - 1)
-        member = tape.member[0][k] if tape.member else 0
-        sides = tape.state(k), tape.state(k + 1)
+        sides = tape.state(row), tape.state(row + 1)
         names.append(action.name)
         times.append(tape.t0 + sides[0].tau)
         matrices.append(saltation(model, action, *sides, tape.par(), member, rooted))
@@ -116,8 +112,8 @@ def _state_names(sol: Solution) -> tuple[str, ...]:
 
 
 def saltation(
-    model: Model, action: Action, before: At, after: At, par: Par, member: Any, rooted: bool
-) -> Any:
+    model: Model, action: Action, before: At, after: At, par: Par, member: Whole | int, rooted: bool
+) -> Matrix:
     """How a small change of the state before a jump shows after it, at the same time (M69).
 
     The change moves the event, and the state there; what passes between is flow of either side.
@@ -125,7 +121,7 @@ def saltation(
     """
     x, joined = vector(model, before)
 
-    def landed(x: Any) -> tuple[Any, Any]:
+    def landed(x: Vector) -> tuple[Any, Any]:
         here = joined(x)
         if rooted:
             here = approach(model, action, here, par, Firing(member), 1)

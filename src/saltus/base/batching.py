@@ -8,13 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .types import Array
+
 Level = tuple[bool, ...]
 
 
-def nest(fn: Callable, levels: Sequence[Level]) -> Callable:
-    """`fn(batched, args)` mapped over all levels: `batched` has every one, `args` as flagged."""
+def nest(fn: Callable, levels: Sequence[Sequence[bool | Sequence[bool]]]) -> Callable:
+    """`fn(batched, args)` mapped over all levels: `batched` has every one, `args` as flagged.
+
+    Where an argument is a list, so is its flag.
+    """
     for flags in levels:
-        fn = jax.vmap(fn, in_axes=(0, [0 if f else None for f in flags]))
+        axes = jax.tree.map(lambda has: 0 if has else None, list(flags))
+        fn = jax.vmap(fn, in_axes=(0, axes))
     return fn
 
 
@@ -40,3 +46,12 @@ def lane_shape(
         outer = sum(levels[j][k] for j in range(depth + 1, len(levels)))
         sizes.append(jnp.shape(args[k])[outer + rows[k]])
     return tuple(reversed(sizes))
+
+
+def aligned(args: Sequence[Array], dims: Sequence[int | None]) -> list[Array]:
+    """All arguments with the batch axis first: those that lack it are repeated along it."""
+    size = next(v.shape[d] for v, d in zip(args, dims, strict=True) if d is not None)
+    return [
+        jnp.broadcast_to(v, (size, *v.shape)) if d is None else jnp.moveaxis(v, d, 0)
+        for v, d in zip(args, dims, strict=True)
+    ]

@@ -7,9 +7,9 @@ import functools
 import sys
 import sysconfig
 import types
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .tracing_errors import LIBRARIES
+from .user_code import LIBRARIES
 
 INSTALLED = tuple({sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -45,7 +45,7 @@ def names_of(code: types.CodeType) -> Names:
     return Names(tuple(read), frozenset(attributes | modules), tuple(modules))
 
 
-def foreign(thing: Any) -> bool:
+def foreign(thing: object) -> bool:
     """Whether something belongs to a library, whose own globals are taken to stay."""
     if isinstance(thing, types.FunctionType):
         name = thing.__globals__.get("__name__")

@@ -15,7 +15,7 @@ import types
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from operator import is_
 from typing import Any, Generic, Protocol
 
@@ -25,14 +25,14 @@ import numpy as np
 from .bytecode import foreign, names_of
 from .tracing import is_tracer
 
-MOST = 20_000  # objects that are looked at
-SMALL = 2**16  # bytes of a JAX array, which cannot change, that is compared by value
+MAX_OBJECTS = 20_000  # more are not looked at
+MAX_COMPARED_BYTES = 2**16  # a JAX array, which cannot change, is compared by value up to this size
 MISSING = object()
-OURS = ("_reads", "_built")  # what is kept with the objects themselves
+OWN_ATTRIBUTES = ("_reads", "_built")  # where saltus keeps things with an object
 # Functions that use one of these may read any attribute of an object.
-DYNAMIC = {"vars", "getattr", "__dict__", "asdict", "astuple", "fields", "eval", "exec"}
+ATTRIBUTE_READERS = {"vars", "getattr", "__dict__", "asdict", "astuple", "fields", "eval", "exec"}
 # JAX keeps what it has traced of the functions that these are given.
-KEEPING = {
+TRACING_FUNCTIONS = {
     "jit", "cond", "switch", "scan", "while_loop", "fori_loop", "map", "associative_scan",
     "checkpoint", "remat", "custom_jvp", "custom_vjp", "custom_root", "custom_linear_solve",
     "filter_jit", "filter_checkpoint",
@@ -45,7 +45,7 @@ CALLED = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, np.ufunc, JITTED,
     types.MethodWrapperType,
 )  # fmt: skip
-EMPTY = (object, abc.ABC, Generic, Protocol)  # bases that read no attributes
+PLAIN_BASES = (object, abc.ABC, Generic, Protocol)  # base classes that read no attributes
 CONTAINERS = (dict, list, tuple, set, frozenset, np.ndarray)
 DESCRIBED = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
@@ -59,7 +59,7 @@ class Same:
 
     __slots__ = ("thing",)
 
-    def __init__(self, thing: Any):
+    def __init__(self, thing: object):
         self.thing = thing
 
     def __hash__(self) -> int:
@@ -93,7 +93,7 @@ class Key:
 class Reads:
     """All that some functions read: its values as a key, and whether it is as it was."""
 
-    def __init__(self, owner: Any):
+    def __init__(self, owner: object):
         self.owner = owner
         names: frozenset[str] = frozenset()
         while True:  # until no function is found that reads other attributes
@@ -103,7 +103,7 @@ class Reads:
                 break
             names |= found.names
         self.key = Key(tuple(found.key))
-        self.kept = found.data and bool(found.jitted or names & KEEPING)
+        self.kept = found.data and bool(found.jitted or names & TRACING_FUNCTIONS)
         self._entries = list(found.entries.values())
         self._cells, self._attributes = found.cells, found.attributes
         self._lists, self._dicts = found.lists, found.dicts
@@ -139,7 +139,7 @@ class Reads:
     def __reduce__(self) -> tuple:
         return forgotten, ()  # of a copy nothing is known yet
 
-    def tracing(self) -> Any:
+    def tracing(self) -> contextlib.AbstractContextManager[None]:
         """A context in which JAX does not take what it has traced with other values for this."""
         return _values_read(self.key) if self.kept and _values_read else contextlib.nullcontext()
 
@@ -147,7 +147,7 @@ class Reads:
 _values_read: Any = getattr(jax, "make_user_context", lambda: None)()
 
 
-def _contents(cell: Any) -> Any:
+def _contents(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # nothing yet
@@ -178,13 +178,13 @@ class _Walk:
         self.sizes: list[tuple] = []  # of mappings that may get names
         self.data = self.jitted = False
 
-    def visit_all(self, thing: Any) -> None:
+    def visit_all(self, thing: object) -> None:
         """Add a value and what it is made of, the nearest first."""
         self.visit(thing)
         while self.waiting:
             self._look(self.waiting.popleft())
 
-    def visit(self, thing: Any) -> None:
+    def visit(self, thing: object) -> None:
         """Add a value; one that is made of others waits for its turn."""
         if isinstance(thing, ATOMS) and not (
             hasattr(thing, "__dict__") and not foreign(type(thing))
@@ -195,14 +195,14 @@ class _Walk:
         if id(thing) in self.seen:
             self.key.append(("again", self.seen[id(thing)][0]))
             return
-        if len(self.seen) >= MOST:
+        if len(self.seen) >= MAX_OBJECTS:
             self.key.append("more")
             return
         self.key.append(("object", len(self.seen)))
         self.seen[id(thing)] = len(self.seen), thing
         self.waiting.append(thing)
 
-    def _look(self, thing: Any) -> None:
+    def _look(self, thing: object) -> None:
         if isinstance(thing, types.FunctionType):
             self._function(thing)
         elif isinstance(thing, types.ModuleType):
@@ -215,7 +215,9 @@ class _Walk:
         elif is_tracer(thing) or isinstance(thing, CALLED):
             self.key.append(Same(thing))
         elif isinstance(thing, jax.Array):
-            small = jax.numpy.issubdtype(thing.dtype, np.generic) and thing.nbytes <= SMALL
+            small = (
+                jax.numpy.issubdtype(thing.dtype, np.generic) and thing.nbytes <= MAX_COMPARED_BYTES
+            )
             self.key.append(_bytes(np.asarray(thing)) if small else Same(thing))
         elif isinstance(thing, np.ndarray) or hasattr(type(thing), "to_numpy"):
             self.arrays.append((thing, _bytes(thing)))
@@ -247,7 +249,7 @@ class _Walk:
         if isinstance(thing, CONTAINERS) and hasattr(thing, "__dict__"):
             self._object(thing)  # of a class of its own
 
-    def _all(self, kind: Any, things: Any) -> None:
+    def _all(self, kind: object, things: Collection[object]) -> None:
         self.key.append((kind, len(things)))
         for thing in things:
             self.visit(thing)
@@ -274,7 +276,7 @@ class _Walk:
             if isinstance(sys.modules.get(name), types.ModuleType):
                 self.visit(sys.modules[name])
 
-    def _value(self, value: Any, own: bool = True) -> None:
+    def _value(self, value: object, own: bool = True) -> None:
         """A value that a function reads; one of the user's functions may read data."""
         if value is MISSING:
             self.key.append("missing")
@@ -284,7 +286,7 @@ class _Walk:
         self.data |= own and not isinstance(value, CALLED)
         self.visit(value)
 
-    def _entry(self, where: Any, name: str) -> None:
+    def _entry(self, where: Mapping[str, object], name: str) -> None:
         value = where.get(name, MISSING)
         self.key.append(name)
         if (id(where), name) in self.entries:
@@ -292,15 +294,15 @@ class _Walk:
         self.entries[id(where), name] = (where, name, value)
         self._value(value)
 
-    def _attribute(self, thing: Any, name: str, skip: bool = False) -> None:
+    def _attribute(self, thing: object, name: str, skip: bool = False) -> None:
         value = getattr(thing, name, MISSING)
         self.attributes.append((thing, name, value))
         if not skip:
             self._value(value, own=False)
 
-    def _named(self, where: Mapping[str, Any], names: Any) -> None:
+    def _named(self, where: Mapping[str, Any], names: Container[str]) -> None:
         self.sizes.append((where, len(where)))
-        for name in sorted(n for n in where if n in names and n not in OURS):
+        for name in sorted(n for n in where if n in names and n not in OWN_ATTRIBUTES):
             self._entry(where, name)
 
     def _module(self, module: types.ModuleType) -> None:
@@ -320,12 +322,12 @@ class _Walk:
                 }
                 self._named(vars(base), methods | self.wanted)
 
-    def _object(self, thing: Any) -> None:
+    def _object(self, thing: object) -> None:
         """Attributes: of the user's own objects those whose names occur in functions."""
         kind = type(thing)
         self.key.append(kind)
         self.visit(kind)
-        whole = _has_foreign_methods(kind) or self.wanted & DYNAMIC or _is_tree(thing)
+        whole = _has_foreign_methods(kind) or self.wanted & ATTRIBUTE_READERS or _is_tree(thing)
         inner = getattr(thing, "__dict__", None)
         some = False
         if isinstance(inner, dict):
@@ -356,21 +358,21 @@ def _slots(kind: type) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=1024)
 def _has_foreign_methods(kind: type) -> bool:
     """Whether a class of a library, which is not looked into, may read attributes of its own."""
-    return any(foreign(base) for base in kind.__mro__ if base not in EMPTY)
+    return any(foreign(base) for base in kind.__mro__ if base not in PLAIN_BASES)
 
 
 def _keeps(fn: types.FunctionType) -> bool:
     """Whether JAX keeps what it traces of functions given to this one, or wrapped in it."""
     wraps = fn.__closure__ is not None and hasattr(fn, "__wrapped__")
-    return foreign(fn) and (fn.__name__ in KEEPING or wraps)
+    return foreign(fn) and (fn.__name__ in TRACING_FUNCTIONS or wraps)
 
 
-def _is_tree(thing: Any) -> bool:
+def _is_tree(thing: object) -> bool:
     """Whether JAX would take it apart, which reads all of it."""
     return jax.tree.structure(thing) != jax.tree.structure(0)
 
 
-def current(owner: Any) -> Reads:
+def current(owner: object) -> Reads:
     """What an object with functions in it reads now; the same result as long as it is the same."""
     kept = getattr(owner, "__dict__", None)
     if not isinstance(kept, dict):

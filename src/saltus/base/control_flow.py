@@ -7,55 +7,33 @@ inlined is a border that fusion does not cross.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import core
 from jax.extend import core as jex
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
-from jax.interpreters.mlir import ir
 
 from .jax_names import low
+from .kernel import register, results_of_closed, run_closed
+from .types import Array, Aval, ClosedJaxpr, Flag, Jaxpr, T, Whole
+
+Programs: TypeAlias = tuple[ClosedJaxpr, ...]  # of the cases of a branch
 
 stage_p = Primitive("saltus_stage")
 stage_p.multiple_results = True
 
 
-def always_compiled(fn: Callable, **options: Any) -> Callable:
-    """`jax.jit(fn)`, also inside `jax.disable_jit()`, where a step would take milliseconds."""
-    program = jax.jit(fn, **options)
-
-    @functools.wraps(fn)
-    def call(*args: Any, **given: Any) -> Any:
-        if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-            return program(*args, **given)
-        with jax.disable_jit(False):
-            return program(*args, **given)
-
-    return call
-
-
-def compiled_alone(primitive: Primitive) -> None:
-    """Outside of every program, a primitive is one of its own."""
-
-    def impl(*args: Any, **params: Any) -> Any:
-        return always_compiled(lambda *a: primitive.bind(*a, **params))(*args)
-
-    primitive.def_impl(impl)
-
-
-def staged(fn: Callable) -> Any:
+def staged(fn: Callable[[], T]) -> T:
     """`fn()`, computed once and not again in each of its users."""
     closed, shape = jax.make_jaxpr(fn, return_shape=True)()
     out = _bind(closed.jaxpr, closed.consts)
     return jax.tree.unflatten(jax.tree.structure(shape), out)
 
 
-def _bind(jaxpr: Any, consts: Any) -> list:
+def _bind(jaxpr: Jaxpr, consts: Sequence[Array]) -> list[Array]:
     open_ = jaxpr.replace(
         constvars=[],
         invars=[*jaxpr.constvars, *jaxpr.invars],
@@ -64,46 +42,25 @@ def _bind(jaxpr: Any, consts: Any) -> list:
     return stage_p.bind(*consts, closed=low(jex.ClosedJaxpr(open_, [])))
 
 
-@stage_p.def_abstract_eval
-def _abstract(*avals: Any, closed: Any) -> list:
-    return list(closed.out_avals)
-
-
-def _batch(args: Any, dims: Any, *, closed: Any) -> tuple:
+def _batch(
+    args: Sequence[Array], dims: Sequence[int | None], *, closed: ClosedJaxpr
+) -> tuple[list[Array], list[int]]:
     fn = jax.vmap(jex.jaxpr_as_fun(closed), in_axes=tuple(dims))
     out = jax.make_jaxpr(fn)(*args)
     return _bind(out.jaxpr, [*out.consts, *args]), [0] * len(out.out_avals)
 
 
-batching.primitive_batchers[stage_p] = _batch
-
-
-def call_lowering(ctx: Any, *args: Any, closed: Any, marks: dict[str, str]) -> Any:
-    """A call with marks for the compiler."""
-    out = mlir.core_call_lowering(ctx, *args, name="saltus_call", call_jaxpr=closed)
-    if out:
-        first = out[0][0] if isinstance(out[0], list | tuple) else out[0]
-        attributes: dict[str, ir.Attribute] = {k: ir.StringAttr.get(v) for k, v in marks.items()}
-        first.owner.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)
-    return out
-
-
-def _lower_cpu(ctx: Any, *args: Any, closed: Any) -> Any:
-    return call_lowering(ctx, *args, closed=closed, marks={"inlineable": "false"})
-
-
-mlir.register_lowering(stage_p, _lower_cpu, platform="cpu")
-mlir.register_lowering(
-    stage_p,
-    mlir.lower_fun(lambda *a, closed: jex.jaxpr_as_fun(closed)(*a), multiple_results=True),
-)
+register(
+    stage_p, run_closed, results_of_closed, batch=_batch, marks={"inlineable": "false"},
+    in_kernels=True,
+)  # fmt: skip
 
 
 branch_p = Primitive("saltus_branch")
 branch_p.multiple_results = True
 
 
-def branch(index: Any, cases: list[Callable], lazy: bool = False) -> Any:
+def branch(index: Whole, cases: Sequence[Callable[[], T]], lazy: bool = False) -> T:
     """`cases[index]()`, like `lax.switch`; over lanes a lazy case is skipped if none needs it."""
     traced = [jax.make_jaxpr(fn, return_shape=True)() for fn in cases]
     values: list = []
@@ -114,22 +71,23 @@ def branch(index: Any, cases: list[Callable], lazy: bool = False) -> Any:
     return jax.tree.unflatten(jax.tree.structure(traced[0][1]), out)
 
 
-def _with_arguments(closed: Any, values: list) -> Any:
+def _with_arguments(closed: ClosedJaxpr, values: list[Array]) -> ClosedJaxpr:
     """A closed-over jaxpr as one with `values` as its arguments."""
 
-    def fn(*args: Any) -> list:
+    def fn(*args: Array) -> list[Array]:
         places = [next(j for j, v in enumerate(values) if v is c) for c in closed.consts]
         return core.eval_jaxpr(closed.jaxpr, [args[j] for j in places])
 
     return low(jax.make_jaxpr(fn)(*[jax.typeof(v) for v in values]))
 
 
-@branch_p.def_abstract_eval
-def _branch_abstract(index: Any, *avals: Any, programs: Any, lazy: bool) -> list:
+def _branch_abstract(index: Aval, *avals: Aval, programs: Programs, lazy: bool) -> list[Any]:
     return list(programs[0].out_avals)
 
 
-def _branch_batch(args: Any, dims: Any, *, programs: Any, lazy: bool) -> tuple:
+def _branch_batch(
+    args: Sequence[Array], dims: Sequence[int | None], *, programs: Programs, lazy: bool
+) -> tuple[list[Array], list[int]]:
     (index, *values), (index_dim, *value_dims) = args, dims
     size = next(v.shape[d] for v, d in zip(args, dims, strict=True) if d is not None)
     batched = []
@@ -149,14 +107,11 @@ def _branch_batch(args: Any, dims: Any, *, programs: Any, lazy: bool) -> tuple:
     return out, [0] * len(out)
 
 
-def _drop(whole: Any, args: Any, size: int) -> list:
+def _drop(whole: ClosedJaxpr, args: Sequence[Array], size: int) -> list[Array]:
     return jex.jaxpr_as_fun(whole)(jnp.zeros((size,), jnp.int32), *args)
 
 
-batching.primitive_batchers[branch_p] = _branch_batch
-
-
-def _branch_run(index: Any, *args: Any, programs: Any, lazy: bool) -> list:
+def _branch_run(index: Whole, *args: Array, programs: Programs, lazy: bool) -> list[Array]:
     """One index: a switch. One per lane: each case that some lane needs, then a selection."""
     if index.ndim == 0:
         return jax.lax.switch(index, [jex.jaxpr_as_fun(p) for p in programs], *args)
@@ -175,7 +130,7 @@ def _branch_run(index: Any, *args: Any, programs: Any, lazy: bool) -> list:
     return out
 
 
-def _results(closed: Any, args: Any) -> list:
+def _results(closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
     """The results of a case; what it merely passes on is passed on as it is."""
     invars = closed.jaxpr.invars
     out = jex.jaxpr_as_fun(closed)(*args)
@@ -186,7 +141,7 @@ def _results(closed: Any, args: Any) -> list:
     return out
 
 
-def _if_needed(needed: Any, closed: Any, args: Any) -> list:
+def _if_needed(needed: Flag, closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
     """A case under a condition; what it merely passes on does not go through the condition."""
     invars = closed.jaxpr.invars
     passed = {
@@ -196,11 +151,11 @@ def _if_needed(needed: Any, closed: Any, args: Any) -> list:
     }
     kept = [j for j in range(len(closed.jaxpr.outvars)) if j not in passed]
 
-    def compute(*a: Any) -> list:
+    def compute(*a: Array) -> list[Array]:
         full = jex.jaxpr_as_fun(closed)(*a)
         return [full[j] for j in kept]
 
-    def blank(*_: Any) -> list:
+    def blank(*_: Array) -> list[Array]:
         return [jnp.zeros(closed.out_avals[j].shape, closed.out_avals[j].dtype) for j in kept]
 
     computed = jax.lax.cond(needed, compute, blank, *args)
@@ -212,6 +167,4 @@ def _if_needed(needed: Any, closed: Any, args: Any) -> list:
     return out
 
 
-mlir.register_lowering(branch_p, mlir.lower_fun(_branch_run, multiple_results=True))
-compiled_alone(stage_p)
-compiled_alone(branch_p)
+register(branch_p, _branch_run, _branch_abstract, batch=_branch_batch, in_kernels=True)

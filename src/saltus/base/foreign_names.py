@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -190,6 +190,64 @@ FIT = {
     "scale": 'Write scales={"k": "log"}',
 }  # fmt: skip
 
+_MINIMISE_P = "The first guess is p, any pytree of numbers with names: saltus.minimise(loss, p)"
+_MINIMISE_LOSS = "The loss comes first, a JAX function of the parameters: saltus.minimise(loss, p)"
+_MINIMISE_OPTIMISER = (
+    'Write optimiser="l-bfgs-b", "trust", "ipopt", "slsqp", "adam" or an optax rule'
+)
+_MINIMISE_MANY = "Write max_iterations=..., of which every start may have so many"
+_MINIMISE_TOLERANCE = "Write tolerance=..., and settings of an optimiser as options={name: value}"
+_MINIMISE_SUBJECT = (
+    'Return constraints beside the loss, loss, {"name": value}, and bound them with '
+    'subject_to={"name": (low, high)}'
+)
+_MINIMISE_DERIVATIVE = "Derivatives are exact and need no argument: leave it out"
+_MINIMISE_WATCH = (
+    'Iterations are in best.history; write progress=True or log="run.jsonl" to watch them'
+)
+_MINIMISE_STARTS = "Write starts=8 and seed=0 for several first guesses within the bounds"
+_MINIMISE_ARGS = "The loss has one argument: put others into it with lambda p: loss(p, data)"
+
+# Arguments of other optimisers, for `minimise`.
+MINIMISE = {
+    **dict.fromkeys(("x0", "y0", "u0", "p0", "init", "initial", "guess", "initialguess", "params",
+                     "parameters", "initparams"), _MINIMISE_P),
+    **dict.fromkeys(("fun", "func", "fn", "f", "objective", "cost"), _MINIMISE_LOSS),
+    **dict.fromkeys(("optimizer", "method", "solver", "algorithm", "minimizer", "opt"),
+                    _MINIMISE_OPTIMISER),
+    **dict.fromkeys(("maxiter", "maxiters", "maxit", "niter", "nit", "iterations", "steps",
+                     "maxsteps", "nsteps", "maxfun", "maxfev", "maxeval", "epochs"),
+                    _MINIMISE_MANY),
+    **dict.fromkeys(("tol", "ftol", "gtol", "xtol", "rtol", "atol", "eps", "learningrate", "lr"),
+                    _MINIMISE_TOLERANCE),
+    **dict.fromkeys(("constraints", "constraint", "eqconstraints", "ineqconstraints", "subjectto",
+                     "st", "lbg", "ubg"), _MINIMISE_SUBJECT),
+    **dict.fromkeys(("jac", "hess", "hessp", "grad", "gradient", "hessian", "fprime",
+                     "valueandgrad"), _MINIMISE_DERIVATIVE),
+    **dict.fromkeys(("callback", "verbose", "disp", "iprint", "fulloutput"), _MINIMISE_WATCH),
+    **dict.fromkeys(("restarts", "nstarts", "multistart", "nrestarts", "ntrials", "workers",
+                     "popsize", "key", "rng"), _MINIMISE_STARTS),
+    **dict.fromkeys(("args", "kwargs", "data"), _MINIMISE_ARGS),
+    **dict.fromkeys(("bound", "lb", "ub", "lower", "upper", "limits", "low", "high"),
+                    'Write bounds={"name": (low, high)}'),
+    "scale": 'Write scales={"name": "log"}',
+}  # fmt: skip
+
+# Attributes of other results, for what it returns.
+MINIMUM = {
+    **dict.fromkeys(("x", "xopt", "params", "parameters", "argmin", "solution"),
+                    "best.p has the parameters as they were given, best.values their numbers"),
+    **dict.fromkeys(("fun", "fopt", "value", "cost", "fval", "objective", "minimum"),
+                    "best.loss is the least loss"),
+    **dict.fromkeys(("success", "status", "converged", "exitflag"),
+                    "best.ok says whether it converged, best.result and best.message how it ended"),
+    **dict.fromkeys(("nit", "nfev", "njev", "niter", "iterations", "stats"),
+                    "best.history has one entry per iteration"),
+    **dict.fromkeys(("jac", "grad", "hess", "hessian", "hessinv"),
+                    "Differentiate the loss: jax.grad(loss)(best.p), jax.hessian(loss)(best.p)"),
+    **dict.fromkeys(("aux", "sol"), "best.extras has what the loss returned beside its value"),
+}  # fmt: skip
+
 # Optimisers of others, without capitals, underscores and hyphens.
 OPTIMISERS = {
     **dict.fromkeys(("lm", "leastsq", "trf", "dogbox", "levenbergmarquardt", "leastsquares"), "lm"),
@@ -257,7 +315,7 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f"The nearest name is {' or '.join(close)}" if close else ""
 
 
-def missing(owner: Any, what: str, name: str, table: dict[str, str]) -> AttributeError:
+def missing(owner: object, what: str, name: str, table: dict[str, str]) -> AttributeError:
     """The error for an attribute that is not there."""
     known = [k for k in dir(type(owner)) if not k.startswith("_")]
     known += [k for k in getattr(owner, "__dict__", {}) if not k.startswith("_")]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
-from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.core import ShapedArray, Tracer
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 # (module, name), newest home first
 HOMES: dict[str, list[tuple[str, str]]] = {
@@ -61,7 +61,14 @@ def inner_jaxprs(params: dict) -> Iterator[Jaxpr]:
                 yield item
 
 
-def trace_state() -> Any:
+def aval_of(value: Var | Literal) -> ShapedArray:
+    """Shape and kind of a value in a program, which has to be an array."""
+    aval = value.aval
+    assert isinstance(aval, ShapedArray)
+    return aval
+
+
+def trace_state() -> object:
     """Equal for two moments between which no JAX transformation was entered or left."""
     if _opaque_state is not None:
         return _opaque_state(convention="flax")
@@ -75,7 +82,7 @@ def under_jit() -> bool:
     return isinstance(jax.numpy.zeros(()) + 0, Tracer)
 
 
-def line_of(traceback: Any) -> Any:
+def line_of(traceback: object) -> contextlib.AbstractContextManager[None]:
     """A context in which what is traced counts as written where `traceback` was made.
 
     Without it, operations that were rewritten have no line of the user's."""
@@ -85,11 +92,11 @@ def line_of(traceback: Any) -> Any:
 class _Setting:
     """A value for a while, that caches of compiled functions know nothing of."""
 
-    def __init__(self, default: Any):
+    def __init__(self, default: object):
         self.value = default
 
     @contextlib.contextmanager
-    def __call__(self, value: Any) -> Iterator[None]:
+    def __call__(self, value: object) -> Iterator[None]:
         before, self.value = self.value, value
         jax.clear_caches()  # what was compiled belongs to the value before
         try:
@@ -102,7 +109,7 @@ class _Setting:
 context_setting: Callable[[Any], Any] = found("make_user_context") or _Setting
 
 
-def bind_again(eqn: Any, values: Any) -> Any:
+def bind_again(eqn: JaxprEqn, values: Iterable[Any]) -> Any:
     """The operation of an equation on other values; those with rules of their own take these along.
 
     Up to 0.9 the functions came beside the parameters, since then among them."""
@@ -111,7 +118,7 @@ def bind_again(eqn: Any, values: Any) -> Any:
     return eqn.primitive.bind(*functions, *values, **params)
 
 
-def scan_sizes(eqn: Any) -> tuple[int, int]:
+def scan_sizes(eqn: JaxprEqn) -> tuple[int, int]:
     """How many constants and how many carried values a `scan` has.
 
     Read off the shapes, as what says so has other names since 0.12: an iteration sees rows of
@@ -122,18 +129,18 @@ def scan_sizes(eqn: Any) -> tuple[int, int]:
     return sum(map(whole, eqn.invars, inner.invars)) - carried, carried
 
 
-def is_high(eqn: Any) -> bool:
+def is_high(eqn: JaxprEqn) -> bool:
     """Whether an operation stands for others and says itself which (`jnp.interp`, since 0.12)."""
     asked = getattr(eqn.primitive, "is_high", None)
     return asked is not None and bool(asked(*[v.aval for v in eqn.invars], **eqn.params))
 
 
-def hides_comparisons(eqn: Any) -> bool:
+def hides_comparisons(eqn: JaxprEqn) -> bool:
     """Whether an operation stands for comparisons only, without derivatives of its own."""
     return is_high(eqn) and type(eqn.params.get("_prim")).__name__ in ("SearchSorted", "Nonzero")
 
 
-def expanded(eqn: Any, values: Any) -> list:
+def expanded(eqn: JaxprEqn, values: Iterable[Any]) -> list[Any]:
     """The operations that a high one stands for, on other values."""
     out = eqn.primitive.to_lojax(*values, **eqn.params)
     return list(out) if eqn.primitive.multiple_results else [out]
@@ -146,7 +153,7 @@ def low(closed: ClosedJaxpr) -> ClosedJaxpr:
     if not any(map(is_high, closed.jaxpr.eqns)):
         return closed
 
-    def run(*args: Any) -> list:
+    def run(*args: jax.Array) -> list[jax.Array]:
         jaxpr = closed.jaxpr
         env: dict = dict(
             zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True)

@@ -1,158 +1,57 @@
-"""Batches as lanes of one loop, and loops as one kernel.
+"""How programs and primitives are compiled, on every platform.
 
-A primitive is batched level by level: each `vmap` around it adds one level, which says for every
-argument whether it has that axis. Arrays with rows keep the row axis first, then the levels,
-outermost first: `(rows, lanes, leaf)`.
+`register` gives a primitive its rules, and is the only function that does. What a platform does
+otherwise than the rest is an entry of `KERNELS`: there, a loop is compiled as one kernel.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import core
 from jax.extend import core as jex
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters.mlir import ir
 
-from .control_flow import call_lowering, compiled_alone
-from .jax_names import inner_jaxprs, low
+from .jax_names import aval_of, inner_jaxprs, low
+from .types import Array, Aval, ClosedJaxpr, Equation, Jaxpr, Scalar, T, Tree
+
+Program: TypeAlias = Callable[..., Any]  # of arrays, to a list of arrays
 
 # XLA's CPU compiler runs a loop body as a list of small kernels, which costs a microsecond per
 # iteration. A call with these marks is compiled as one function instead: ten times faster for the
 # scalar loops here, and quicker to compile. Unknown to a compiler, they change nothing.
 _ONE_KERNEL = {"inlineable": "false", "xla_cpu_small_call": "true"}
 _ELEMENTWISE = [
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "neg",
-    "sign",
-    "abs",
-    "max",
-    "min",
-    "pow",
-    "integer_pow",
-    "sqrt",
-    "rsqrt",
-    "cbrt",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log1p",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "atan2",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "erf_inv",
-    "lgamma",
-    "digamma",
-    "logistic",
-    "floor",
-    "ceil",
-    "round",
-    "rem",
-    "square",
-    "select_n",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "and",
-    "or",
-    "not",
-    "xor",
-    "clamp",
-    "is_finite",
-    "nextafter",
-    "shift_left",
-    "shift_right_logical",
-    "shift_right_arithmetic",
-    "convert_element_type",
-    "add_any",
-    "copy",
-    "stop_gradient",
-    "reduce_precision",
-    "population_count",
-    "clz",
-    "real",
-    "imag",
-    "complex",
-    "conj",
-]
+    "add", "sub", "mul", "div", "neg", "sign", "abs", "max", "min", "pow", "integer_pow", "sqrt",
+    "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos",
+    "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv",
+    "lgamma", "digamma", "logistic", "floor", "ceil", "round", "rem", "square", "select_n", "eq",
+    "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "clamp", "is_finite", "nextafter",
+    "shift_left", "shift_right_logical", "shift_right_arithmetic", "convert_element_type",
+    "add_any", "copy", "stop_gradient", "reduce_precision", "population_count", "clz", "real",
+    "imag", "complex", "conj",
+]  # fmt: skip
 _SHAPES = [
-    "broadcast_in_dim",
-    "reshape",
-    "squeeze",
-    "expand_dims",
-    "concatenate",
-    "slice",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "gather",
-    "pad",
-    "iota",
-    "rev",
-    "transpose",
-    "split",
-    "stack",
-    "unstack",
-    "tile",
-    "reduce_sum",
-    "reduce_max",
-    "reduce_min",
-    "reduce_and",
-    "reduce_or",
-    "reduce_prod",
-    "argmax",
-    "argmin",
-    "cumsum",
-    "cumprod",
-    "cummax",
-    "cummin",
-]
+    "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "concatenate", "slice",
+    "dynamic_slice", "dynamic_update_slice", "gather", "pad", "iota", "rev", "transpose", "split",
+    "stack", "unstack", "tile", "reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or",
+    "reduce_prod", "argmax", "argmin", "cumsum", "cumprod", "cummax", "cummin",
+]  # fmt: skip
 _CONTROL = [
-    "while",
-    "cond",
-    "scan",
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "remat",
-    "remat2",
-    "checkpoint",
-    "saltus_stage",
-    "saltus_branch",
-    "saltus_when",
-    "saltus_run",
-    "saltus_solve",
-    "saltus_inverse",
-]
-_KNOWN = frozenset(_ELEMENTWISE + _SHAPES + _CONTROL)
+    "while", "cond", "scan", "jit", "pjit", "closed_call", "core_call", "custom_jvp_call",
+    "custom_vjp_call", "remat", "remat2", "checkpoint",
+]  # fmt: skip
+_KNOWN = {*_ELEMENTWISE, *_SHAPES, *_CONTROL}  # and primitives of ours, see `register`
 
 
-def _fits(jaxpr: Any) -> bool:
+def _fits(jaxpr: Jaxpr) -> bool:
     """Whether every operation is one that a single CPU kernel can hold."""
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
@@ -170,55 +69,34 @@ def _fits(jaxpr: Any) -> bool:
     return True
 
 
-def _small_dot(eqn: Any) -> bool:
+def _small_dot(eqn: Equation) -> bool:
     """Matrix-vector products; larger ones are better left to the library."""
     (_, (batch_a, batch_b)) = eqn.params["dimension_numbers"]
-    sizes = [v.aval.size for v in eqn.invars]
-    ranks = [v.aval.ndim for v in eqn.invars]
+    sizes = [aval_of(v).size for v in eqn.invars]
+    ranks = [aval_of(v).ndim for v in eqn.invars]
     return not batch_a and not batch_b and min(ranks) <= 1 and max(sizes) <= 4096
 
 
-def _library_sum(eqn: Any) -> bool:
+def _library_sum(eqn: Equation) -> bool:
     """Reductions that the compiler gives to a library, which it cannot call from one kernel."""
     if eqn.primitive.name not in ("reduce_sum", "reduce_max", "reduce_min"):
         return False
-    operand = eqn.invars[0].aval
+    operand = aval_of(eqn.invars[0])
     return operand.size >= 4096 and operand.dtype.kind == "f"
 
 
-kernel_p = Primitive("saltus_kernel")
-kernel_p.multiple_results = True
-
-
-@kernel_p.def_abstract_eval
-def _kernel_abstract(*avals: Any, closed: Any) -> list:
-    return list(closed.out_avals)
-
-
-def _kernel_lowering(ctx: Any, *args: Any, closed: Any) -> Any:
-    return call_lowering(ctx, *args, closed=closed, marks=_ONE_KERNEL)
-
-
-mlir.register_lowering(kernel_p, _kernel_lowering)
-
-
-def _touch(args: Sequence[Any]) -> Any:
+def _touch(args: Sequence[Array]) -> Scalar:
     """Something that depends on every argument: the compiler aborts on one that is not used."""
     return sum((jnp.real(jnp.ravel(a)[0]).astype(jnp.float64) for a in args), jnp.zeros(()))
 
 
-def one_kernel(fn: Callable, platform: str) -> Callable:
-    """`fn` on flat arguments, compiled as one kernel where the platform and the model allow it.
+def _cpu_kernel(fn: Program) -> Program:
+    """`fn` on flat arguments as one function of XLA's CPU compiler, if all of it fits into one."""
 
-    Set the environment variable SALTUS_ONE_KERNEL=0 to do without.
-    """
-
-    def call(*args: Any) -> Any:
-        if platform != "cpu" or os.environ.get("SALTUS_ONE_KERNEL", "1") == "0":
-            return fn(*args)
+    def call(*args: Array) -> Sequence[Array]:
         some = [jnp.size(a) > 0 for a in args]
 
-        def touched(*given: Any) -> list:
+        def touched(*given: Array) -> list[Array]:
             it = iter(given)
             full = [next(it) if s else jnp.zeros_like(a) for a, s in zip(args, some, strict=True)]
             return [*fn(*full), _touch(given)]
@@ -234,15 +112,144 @@ def one_kernel(fn: Callable, platform: str) -> Callable:
     return call
 
 
+KERNELS: dict[str, Callable[[Program], Program]] = {"cpu": _cpu_kernel}  # by platform
+
+
+def one_kernel(fn: Program, platform: str | None) -> Program:
+    """`fn` on flat arguments, compiled as one kernel where the platform and the model allow it.
+
+    Set the environment variable SALTUS_ONE_KERNEL=0 to do without.
+    """
+
+    def call(*args: Array) -> Sequence[Array]:
+        if platform not in KERNELS or os.environ.get("SALTUS_ONE_KERNEL", "1") == "0":
+            return fn(*args)
+        return KERNELS[platform](fn)(*args)
+
+    return call
+
+
+def platform_of(args: Sequence[Array]) -> str:
+    """The platform, `cpu` or `gpu`, of the arrays that a program is given."""
+    return next(iter(jnp.asarray(args[0]).devices())).platform
+
+
+# -- programs outside of every other ---------------------------------------------------------------
+def always_compiled(fn: Callable, **options: Any) -> Callable:
+    """`jax.jit(fn)`, also inside `jax.disable_jit()`, where a step would take milliseconds."""
+    program = jax.jit(fn, **options)
+
+    @functools.wraps(fn)
+    def call(*args: Sequence[Array], **given: Any) -> Any:
+        if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            return program(*args, **given)
+        with jax.disable_jit(False):
+            return program(*args, **given)
+
+    return call
+
+
+def compiled_kernel(run: Program) -> Program:
+    """`run(*args, **params)` as one kernel, compiled once for all that have equal `params`."""
+
+    @functools.lru_cache(maxsize=512)
+    def compiled(platform: str, **params: Any) -> Callable:
+        return always_compiled(one_kernel(functools.partial(run, **params), platform))
+
+    return lambda *args, **params: compiled(platform_of(args), **params)(*args)
+
+
+def _compiled_alone(primitive: Primitive) -> Program:
+    def impl(*args: Array, **params: Any) -> Any:
+        return always_compiled(lambda *a: primitive.bind(*a, **params))(*args)
+
+    return impl
+
+
+# -- primitives ------------------------------------------------------------------------------------
+def register(
+    primitive: Primitive,
+    run: Program,
+    abstract: Callable,
+    *,
+    batch: Callable | None = None,
+    jvp: Callable | None = None,
+    transpose: Callable | None = None,
+    impl: Callable | None = None,
+    kernel: bool = False,
+    in_kernels: bool = False,
+    marks: Mapping[str, str] | None = None,
+) -> None:
+    """Give a primitive its rules, for all transformations and on all platforms.
+
+    `run(*args, **params)` computes it and `abstract` says with which shapes; `batch`, `jvp` and
+    `transpose` are as JAX has them. On platforms with kernels it is compiled as one if `kernel`,
+    and can be part of others if `in_kernels`; a primitive that holds a program, `closed`, becomes a
+    call with `marks` for the compiler. Outside of every program it is computed by `impl`; without
+    one, it becomes a program of its own.
+    """
+    if in_kernels:
+        _KNOWN.add(primitive.name)
+    alone = compiled_kernel(run) if kernel else _compiled_alone(primitive)
+    primitive.def_impl(impl or alone)
+    primitive.def_abstract_eval(abstract)
+    if batch is not None:
+        batching.primitive_batchers[primitive] = batch
+    if jvp is not None:
+        ad.primitive_jvps[primitive] = jvp
+    if transpose is not None:
+        ad.primitive_transposes[primitive] = transpose
+
+    def lowering(platform: str | None) -> Callable:
+        def compiled(*args: Array, **params: Any) -> Any:
+            if not kernel:
+                return run(*args, **params)
+            return one_kernel(functools.partial(run, **params), platform)(*args)
+
+        return mlir.lower_fun(compiled, multiple_results=primitive.multiple_results)
+
+    mlir.register_lowering(primitive, lowering(None))
+    for platform in KERNELS if kernel or marks else ():
+        special = functools.partial(_marked_call, marks=marks) if marks else lowering(platform)
+        mlir.register_lowering(primitive, special, platform=platform)
+
+
+def _marked_call(
+    ctx: mlir.LoweringRuleContext, *args: Any, closed: ClosedJaxpr, marks: Mapping[str, str]
+) -> Any:
+    """A call with marks for the compiler."""
+    out = mlir.core_call_lowering(ctx, *args, name="saltus_call", call_jaxpr=closed)
+    if out:
+        first = out[0][0] if isinstance(out[0], list | tuple) else out[0]
+        attributes: dict[str, ir.Attribute] = {k: ir.StringAttr.get(v) for k, v in marks.items()}
+        first.owner.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)
+    return out
+
+
+# -- primitives that hold a program ----------------------------------------------------------------
+def run_closed(*args: Array, closed: ClosedJaxpr) -> list[Array]:
+    """The results of the program that a primitive holds."""
+    return jex.jaxpr_as_fun(closed)(*args)
+
+
+def results_of_closed(*avals: Aval, closed: ClosedJaxpr) -> list[Any]:
+    """The shapes of these results."""
+    return list(closed.out_avals)
+
+
+kernel_p = Primitive("saltus_kernel")
+kernel_p.multiple_results = True
+register(kernel_p, run_closed, results_of_closed, marks=_ONE_KERNEL)
+
 loop_p = Primitive("saltus_loop")
 loop_p.multiple_results = True
 
 
-def one_by_one(fn: Callable, elements: Any) -> Any:
+def one_by_one(fn: Callable[[Any], T], elements: Tree) -> T:
     """`fn` of each element along the first axis, in a loop that is one kernel; no derivatives."""
     flat, tree = jax.tree.flatten(jax.lax.stop_gradient(elements))
 
-    def program(*args: Any) -> Any:
+    def program(*args: Array) -> Tree:
         return jax.lax.map(fn, jax.tree.unflatten(tree, args))
 
     closed, shape = jax.make_jaxpr(program, return_shape=True)(*flat)
@@ -250,7 +257,7 @@ def one_by_one(fn: Callable, elements: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shape), out)
 
 
-def _open(closed: Any) -> Any:
+def _open(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The same program with its constants as leading arguments."""
     fn = lambda *args: core.eval_jaxpr(
         closed.jaxpr, args[: len(closed.consts)], *args[len(closed.consts) :]
@@ -258,28 +265,12 @@ def _open(closed: Any) -> Any:
     return low(jax.make_jaxpr(fn)(*closed.consts, *[v.aval for v in closed.jaxpr.invars]))
 
 
-@loop_p.def_abstract_eval
-def _loop_abstract(*avals: Any, closed: Any) -> list:
-    return list(closed.out_avals)
-
-
-def _loop_batch(args: Any, dims: Any, *, closed: Any) -> tuple:
+def _loop_batch(
+    args: Sequence[Array], dims: Sequence[int | None], *, closed: ClosedJaxpr
+) -> tuple[list[Array], list[int]]:
     fn = jax.vmap(jex.jaxpr_as_fun(closed), in_axes=tuple(dims), out_axes=0)
     out = loop_p.bind(*args, closed=jax.make_jaxpr(fn)(*args))
     return out, [0] * len(out)
 
 
-batching.primitive_batchers[loop_p] = _loop_batch
-
-
-def _loop_lowering(platform: str) -> Any:
-    def run(*args: Any, closed: Any) -> list:
-        return one_kernel(jex.jaxpr_as_fun(closed), platform)(*args)
-
-    return mlir.lower_fun(run, multiple_results=True)
-
-
-mlir.register_lowering(loop_p, _loop_lowering("cpu"), platform="cpu")
-mlir.register_lowering(loop_p, _loop_lowering("other"))
-for primitive in (kernel_p, loop_p):
-    compiled_alone(primitive)
+register(loop_p, run_closed, results_of_closed, batch=_loop_batch, kernel=True)

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .names import _path, expression
-from .types import Leaves, Shapes
+from .names import dotted_name, expression
+from .types import Array, Flag, Leaves, Number, Scalar, Shapes, T, Tree, Treedef
 
 
 def float_shapes(shapes: Sequence[tuple[int, ...]]) -> Shapes:
@@ -28,7 +28,7 @@ def blank(shapes: Shapes) -> Leaves:
 class _Same:
     """A static leaf compared by equality where it can be, else by identity."""
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         self.value = value
         try:
             self._hash = hash(value)
@@ -48,7 +48,7 @@ class _Same:
         return not (self._by_id or other._by_id) and bool(self.value == other.value)
 
 
-def _kind(leaf: Any) -> str:
+def _kind(leaf: object) -> str:
     if isinstance(leaf, bool | int | np.bool_ | np.integer):
         return "i"
     if isinstance(leaf, float | np.floating):
@@ -68,7 +68,7 @@ def _kind(leaf: Any) -> str:
 class Shape:
     """The static side of a pytree: its structure, the kinds of its leaves, its static leaves."""
 
-    def __init__(self, treedef: Any, kinds: tuple[str, ...], statics: tuple, impls: tuple):
+    def __init__(self, treedef: Treedef, kinds: tuple[str, ...], statics: tuple, impls: tuple):
         self.treedef = treedef
         self.kinds = kinds
         self.statics = statics
@@ -81,7 +81,7 @@ class Shape:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shape) and self.key == other.key
 
-    def join(self, floats: Sequence[Any], others: Sequence[Any]) -> Any:
+    def join(self, floats: Sequence[Any], others: Sequence[Any]) -> Tree:
         """The pytree with these float and recorded leaves."""
         f, i, s, m = iter(floats), iter(others), iter(self.statics), iter(self.impls)
         leaves = []
@@ -100,10 +100,10 @@ class Shape:
         """A readable name for each float leaf."""
         tree = jax.tree_util.tree_unflatten(self.treedef, list(self.kinds))
         paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-        return [_path(path) for path, kind in paths if kind == "f"]
+        return [dotted_name(path) for path, kind in paths if kind == "f"]
 
 
-def split(tree: Any, floats_only: bool = False) -> tuple[Shape, Leaves, Leaves]:
+def split(tree: Tree, floats_only: bool = False) -> tuple[Shape, Leaves, Leaves]:
     """A pytree as (shape, float leaves, recorded leaves); `floats_only` makes integers float."""
     flat, treedef = jax.tree_util.tree_flatten(tree)
     kinds, floats, others, statics, impls = [], [], [], [], []
@@ -125,7 +125,7 @@ def split(tree: Any, floats_only: bool = False) -> tuple[Shape, Leaves, Leaves]:
     return shape, tuple(floats), tuple(others)
 
 
-def as_array(leaf: Any) -> Any:
+def as_array(leaf: Number) -> Array:
     """An array of the leaf's own dtype; Python floats become float64, integers int64.
 
     Never of a weak type: `jax.grad` of a Python float would compile everything a second time.
@@ -141,11 +141,13 @@ def as_array(leaf: Any) -> Any:
     return jnp.asarray(leaf)
 
 
-def aval(leaf: Any) -> jax.ShapeDtypeStruct:
+def aval(leaf: Number) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
 
 
-def combine(x: Leaves, h: Any, weights: Sequence[float], stages: Sequence[Leaves]) -> Leaves:
+def combine(
+    x: Leaves, h: Scalar | float, weights: Sequence[float], stages: Sequence[Leaves]
+) -> Leaves:
     """`x + h * sum_i weights[i] * stages[i]`, leaf by leaf, skipping zero weights."""
     used = [(w, k) for w, k in zip(weights, stages, strict=True) if w != 0.0]
     if not used:
@@ -159,12 +161,12 @@ def combine(x: Leaves, h: Any, weights: Sequence[float], stages: Sequence[Leaves
     return tuple(out)
 
 
-def select(pred: Any, a: Any, b: Any) -> Any:
+def select(pred: Flag, a: T, b: T) -> T:
     """`a` where `pred`, else `b`, over whole trees; `pred` is a scalar."""
     return jax.tree.map(lambda u, v: jnp.where(pred, u, v), a, b)
 
 
-def rms(ratios: Sequence[Any]) -> Any:
+def rms(ratios: Sequence[Any]) -> Scalar:
     """Root mean square over all entries of all leaves."""
     size = sum(int(np.prod(jnp.shape(r))) for r in ratios)
     if size == 0:
@@ -183,7 +185,7 @@ def check_precision() -> None:
         )
 
 
-def frozen(tree: Any) -> Any:
+def frozen(tree: T) -> T:
     """The same values without derivatives."""
     return jax.tree.map(jax.lax.stop_gradient, tree)
 

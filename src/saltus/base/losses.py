@@ -13,23 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from .text import picture
+from .types import Array, Params, Scalar, T
 
 
-def promoted(leaf: Any) -> Any:
+def promoted(leaf: T) -> T | Array:
     """Whole numbers as floats: a gradient is asked for."""
     dtype = getattr(leaf, "dtype", type(leaf))
     whole = dtype is int or (dtype is not bool and jnp.issubdtype(dtype, jnp.integer))
     return jnp.asarray(leaf, jnp.float64) if whole else leaf
 
 
-def _is_float(leaf: Any) -> bool:
+def _is_float(leaf: object) -> bool:
     """Also of what is traced, of which equinox's own question is not answered by every jax."""
     if isinstance(leaf, jax.Array | np.ndarray | np.generic):
         return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
     return isinstance(leaf, float | complex)
 
 
-def numbers_of(p: Any, owner: str) -> tuple[Any, Callable[[Any], Any]]:
+def numbers_of(p: Params, owner: str) -> tuple[Any, Callable[[Any], Any]]:
     """The numbers in p, whole ones as floats, and how p is put together again."""
     if callable(p) and not jax.tree.leaves(eqx.filter(p, eqx.is_array_like)):
         raise TypeError(f"{owner}: p is a function. The function comes first, then p.")
@@ -39,7 +40,7 @@ def numbers_of(p: Any, owner: str) -> tuple[Any, Callable[[Any], Any]]:
     return numbers, lambda q: eqx.combine(q, others)
 
 
-def of_numbers(loss: Callable, p: Any, owner: str) -> tuple[Callable, Any]:
+def of_numbers(loss: Callable, p: Params, owner: str) -> tuple[Callable, Any]:
     """A loss as a function of the numbers in p; functions in p (of a network) stay as they are."""
     numbers, whole = numbers_of(p, owner)
     if jax.tree.structure(numbers) == jax.tree.structure(p):
@@ -66,7 +67,7 @@ def uncompiled(fn: Callable) -> Callable:
     return uncompiled(getattr(fn, "_fun", None) or getattr(fn, "__wrapped__"))  # noqa: B009
 
 
-def unless_nan(value: Any, gradient: Any) -> Any:
+def unless_nan(value: Scalar, gradient: T) -> T:
     """The gradient of a loss, which is no number where the loss is none: not zero."""
     finite = jnp.isfinite(value)
     return jax.tree.map(lambda g: jnp.where(finite, g, jnp.nan), gradient)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .tracing import is_tracer
+from .types import Number, Tree, Units
 
-LISTED = 12  # names in an error
+MAX_LISTED = 12  # names in an error
 ENTRY = re.compile(r"(.*)\[([\d, ]+)\]")
 
 
@@ -30,24 +30,28 @@ class WrongValue(ValueError):
 
 
 # -- names --------------------------------------------------------------------------------------
-def leaf_names(tree: Any, root: str = "") -> list[str]:
+def leaf_names(tree: Tree, root: str = "") -> list[str]:
     """The names of the numbers and arrays in a pytree; one that is a leaf is called `root`."""
     return list(_numbers(tree, root))
 
 
-def number_names(tree: Any, root: str = "") -> list[str]:
+def number_names(tree: Tree, root: str = "") -> list[str]:
     """The names of all single numbers: an array is listed entry by entry, as `w[0]`, `w[1]`."""
     return [entry for name, leaf in _numbers(tree, root).items() for entry in entries(name, leaf)]
 
 
-def entries(name: str, leaf: Any) -> list[str]:
+def entries(name: str, leaf: Number) -> list[str]:
     """The names of the entries of one leaf: `w[0]`, `A[0,1]`, or just `k` for a number."""
-    if np.ndim(leaf) == 0:
-        return [name]
-    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*np.shape(leaf))]
+    return [entry_name(name, index) for index in np.ndindex(*np.shape(leaf))]
 
 
-def value_of(tree: Any, name: str, root: str = "") -> Any:
+def entry_name(name: str, index: Iterable[int | np.integer]) -> str:
+    """The name of one entry: `w[2]`, `A[0,1]`; without an index, that of the whole."""
+    inside = ",".join(map(str, index))
+    return f"{name}[{inside}]" if inside else name
+
+
+def value_of(tree: Tree, name: str, root: str = "") -> Any:
     """What is called `name`: a leaf, or an entry of one."""
     leaves = _numbers(tree, root)
     at, index = _locate(leaves, name)
@@ -62,9 +66,9 @@ def unknown(name: str, known: Iterable[str], what: str = "number") -> UnknownNam
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     near += [k for k in known if _last(k) == _last(name) and k not in near][:3]
     guess = f" Did you mean {' or '.join(near)}?" if near else ""
-    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    more = f" and {len(known) - MAX_LISTED} more" if len(known) > MAX_LISTED else ""
     return UnknownName(
-        f'no {what} is called "{name}".{guess} There are {", ".join(known[:LISTED])}{more}.'
+        f'no {what} is called "{name}".{guess} There are {", ".join(known[:MAX_LISTED])}{more}.'
     )
 
 
@@ -72,12 +76,12 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2].partition("[")[0].lower()
 
 
-def _numbers(tree: Any, root: str) -> dict[str, Any]:
+def _numbers(tree: Tree, root: str) -> dict[str, Any]:
     flat = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {leaf_name(path, root): leaf for path, leaf in flat if _is_numeric(leaf)}
 
 
-def _is_numeric(leaf: Any) -> bool:
+def _is_numeric(leaf: object) -> bool:
     if isinstance(leaf, bool | int | float):
         return True
     dtype = getattr(leaf, "dtype", None)
@@ -103,47 +107,20 @@ def _locate(leaves: Mapping[str, Any], name: str) -> tuple[str, tuple[int, ...] 
     return entry[1], index
 
 
-# -- units --------------------------------------------------------------------------------------
-_labelled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # systems with right units
-
-
-def check_units(system: Any, start: Any, p: Any, model: Any) -> None:
-    """Refuses units of names that nothing in a model has; looks once at each model."""
-    seen = _labelled.setdefault(system, weakref.WeakSet())
-    if not system.units or model in seen:
-        return
-    trees = [(start.x, "x"), (start.z, "z"), (start.d, "d"), (start.dx, "dx"), (p, "p")]
-    trees += [(model.x.join([0.0] * model.nx, ()), "y"), (model.z.join([0.0] * model.n_z, ()), "z")]
-    trees += [(model.q.join([0.0] * (model.moving - model.nx), ()), "integral")]
-    trees += [(_blank(model.u_tree), "u")]
-    if model.output_fn is not None:
-        trees.append((_blank(model.output_fn.out), "y"))
-    known = ["t", *dict.fromkeys(name for tree in trees for name in leaf_names(*tree))]
-    fitting = {part for name in known for part in (name, whole_name(name), _own(name))}
-    for name in system.units:
-        entry = ENTRY.fullmatch(str(name))
-        if name not in fitting and (entry is None or entry[1] not in fitting):
-            raise UnknownName(f"HybridSystem: units: {unknown(str(name), known)}")
-    seen.add(model)
-
-
-def _blank(tree: Any) -> Any:
-    return None if tree is None else jax.tree.unflatten(tree, [0.0] * tree.num_leaves)
-
-
 def whole_name(name: str) -> str:
     """The name without indices."""
     return name.partition("[")[0]
 
 
-def _own(name: str) -> str:
+def last_name(name: str) -> str:
+    """The last part of the name, without indices: that of `arm.q[2]` is `q`."""
     return whole_name(name).rpartition(".")[2]
 
 
 # -- values -------------------------------------------------------------------------------------
 def with_values(
-    tree: Any, values: Mapping[str, Any], root: str = "", any_shape: bool = False
-) -> Any:
+    tree: Tree, values: Mapping[str, Any], root: str = "", any_shape: bool = False
+) -> Tree:
     """The same pytree with some of its numbers replaced, each called by its name.
 
     A value is a number or an array of the leaf's shape (of any shape if `any_shape`), possibly
@@ -161,7 +138,7 @@ def with_values(
     )
 
 
-def _replaced(name: str, leaf: Any, index: tuple[int, ...] | None, value: Any) -> Any:
+def _replaced(name: str, leaf: Number, index: tuple[int, ...] | None, value: Number) -> Number:
     """The leaf with a new value, or with a new value in one of its entries."""
     traced = is_tracer(value) or is_tracer(leaf)
     value = value if traced else _checked(name, value)
@@ -177,7 +154,7 @@ def _replaced(name: str, leaf: Any, index: tuple[int, ...] | None, value: Any) -
     return np.asarray(value, kind).item()
 
 
-def _checked(name: str, value: Any) -> np.ndarray:
+def _checked(name: str, value: object) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths
@@ -187,12 +164,12 @@ def _checked(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _misfit(name: str, shape: tuple[int, ...], value: Any) -> str:
+def _misfit(name: str, shape: tuple[int, ...], value: Number) -> str:
     got = "one number" if np.ndim(value) == 0 else f"shape {np.shape(value)}"
     if not shape:
         return f"{name} is one number, but its new value has {got}. Write {name}=1.5."
     few = ", ".join(["1.5"] * shape[0]) if len(shape) == 1 and shape[0] <= 4 else "..."
-    first = f"{name}[{','.join('0' * len(shape))}]"
+    first = entry_name(name, [0] * len(shape))
     return (
         f"{name} has shape {shape}, but its new value is {got}. "
         f"Write {name}=[{few}], or {first}=1.5 for one entry."
@@ -224,7 +201,7 @@ def path_name(path: Sequence[Any]) -> str:
     return text
 
 
-def named(tree: Any, root: str) -> dict[str, Any]:
+def named(tree: Tree, root: str) -> dict[str, Any]:
     """The array leaves of a pytree by name; a tree that is one leaf is called `root`."""
     found = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -239,23 +216,23 @@ def leaf_name(path: Sequence[Any], root: str) -> str:
     return root + name if not name or name.startswith("[") else name
 
 
-def unit_of(units: Any, name: str) -> str:
+def unit_of(units: Units, name: str) -> str:
     """The unit of `name`: of its full name, of the name without indices, or of its last part."""
     table = dict(units or ())
-    whole = name.partition("[")[0]
-    for key in (name, whole, whole.rpartition(".")[2]):
+    for key in (name, whole_name(name), last_name(name)):
         if key in table:
             return str(table[key])
     return ""
 
 
-def label(name: str, units: Any) -> str:
+def label(name: str, units: Units) -> str:
     """`h [m]`, or `h` where no unit is known."""
     unit = unit_of(units, name)
     return f"{name} [{unit}]" if unit else name
 
 
-def _path(path: Any) -> str:
+def dotted_name(path: Sequence[Any]) -> str:
+    """A path through a pytree with dots alone: `arm.q.2`."""
     parts = []
     for key in path:
         name = getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))
@@ -267,9 +244,5 @@ def numbered(names: Sequence[str], shapes: Sequence[tuple[int, ...]], root: str)
     """A name for every number of some leaves: `u[3]`."""
     out = []
     for name, shape in zip(names, shapes, strict=True):
-        label = name or root
-        if shape == ():
-            out.append(label)
-        else:
-            out += [f"{label}[{', '.join(map(str, k))}]" for k in np.ndindex(*shape)]
+        out += [entry_name(name or root, index) for index in np.ndindex(*shape)]
     return out

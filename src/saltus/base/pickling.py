@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
+from typing import Any, NoReturn, Self
 
 
 class LeftBehind:
@@ -13,10 +13,10 @@ class LeftBehind:
     def __init__(self, what: str):
         self.__dict__["what"] = what
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *_: object, **__: object) -> NoReturn:
         raise RuntimeError(self._sentence())
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
         raise RuntimeError(self._sentence())
@@ -32,7 +32,7 @@ class LeftBehind:
 def portable(state: dict[str, Any], owner: str) -> dict[str, Any]:
     """The attributes of an object, those that cannot be pickled replaced by a word about it."""
 
-    def one(name: str, value: Any) -> Any:
+    def one(name: str, value: object) -> object:
         try:
             pickle.dumps(value)
         except Exception:  # every library has its own
@@ -45,10 +45,10 @@ def portable(state: dict[str, Any], owner: str) -> dict[str, Any]:
 class Unchanging:
     """Its own copy: nothing in it can change."""
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict) -> Any:
+    def __deepcopy__(self, memo: dict) -> Self:
         return self
 
 
@@ -58,13 +58,13 @@ class Portable:
     def __getstate__(self) -> dict[str, Any]:
         return portable(vars(self), type(self).__name__)
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> Self:
         return self._twin(dict(vars(self)))
 
-    def __deepcopy__(self, memo: dict) -> Any:
+    def __deepcopy__(self, memo: dict) -> Self:
         return self._twin(copy.deepcopy(vars(self), memo))
 
-    def _twin(self, state: dict) -> Any:
+    def _twin(self, state: dict) -> Self:
         new = object.__new__(type(self))
         new.__dict__.update(state)
         return new

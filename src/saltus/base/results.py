@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from .pickling import portable
+
+if TYPE_CHECKING:
+    from ..solution.files import SavedSolution
+    from ..solution.solution import Solution
 
 
 class Result(enum.IntEnum):
@@ -186,7 +191,7 @@ class SolveError(RuntimeError):
         result: Result,
         t: float,
         event: str | None = None,
-        solution: Any = None,
+        solution: Solution | SavedSolution | None = None,
         mode: str | None = None,
         values: dict[str, Any] | None = None,
         advice: str | None = None,
@@ -204,7 +209,7 @@ class SolveError(RuntimeError):
         """The same error in other words."""
         return _restored(type(self), text, dict(self.__dict__))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., SolveError], tuple[Any, ...]]:
         return _restored, (type(self), str(self), portable(self.__dict__, "error"))
 
     def __copy__(self) -> SolveError:

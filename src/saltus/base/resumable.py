@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
-from .control_flow import always_compiled
-from .kernel import one_kernel
+from .kernel import always_compiled, one_kernel
+from .types import Array, ClosedJaxpr, Flag, Tree, Treedef, Whole
 
-PASS = 0.5  # seconds that a pass should take
-TRIAL = 8  # iterations of the trial from which the first long pass is planned
-TELLING = 0.02  # seconds from which on the time of a pass is that of its iterations
-LARGE = 2**20  # bytes of a reel that is better made where it is filled
-LONG = 2**14  # entries of a long reel, at most
-REEL = 2**24  # bytes of a long reel, at most
+PASS_SECONDS = 0.5  # what a pass should take
+TRIAL_ITERATIONS = 8  # of the pass by which the first long one is planned
+MIN_TIMED_SECONDS = 0.02  # the time of a shorter pass is mostly overhead
+MAX_PASSED_BYTES = 2**20  # a larger reel is made inside the program that fills it
+MAX_REEL_ENTRIES = 2**14  # of a long reel
+MAX_REEL_BYTES = 2**24  # of a long reel
 
 
 class Work:
@@ -51,7 +51,9 @@ class Work:
         self._programs: dict = {}
         self._lengths: dict = {}  # of the tapes that were handed on, by shape
 
-    def complete(self, args: Any, shape: Any, status: Callable) -> tuple[Any, Any, bool]:
+    def complete(
+        self, args: Sequence[Array], shape: Hashable, status: Callable
+    ) -> tuple[Any, Any, bool]:
         """State and tape at the end, and whether Ctrl-C has ended it.
 
         `status(state, size)` says whether there is more to do, and whether the tape is full.
@@ -84,22 +86,22 @@ class Work:
                     structure, flat = self._blank(state, shape, size)[0], (state, reel)
                     flat = jax.tree.leaves(flat)
 
-    def _long(self, reel: Any) -> int:
+    def _long(self, reel: Tree) -> int:
         """The size of later reels: long, but not large."""
         row = sum(v.nbytes for v in jax.tree.leaves(reel)) / (self.size + 1)
         size = self.size
-        while 4 * size <= min(LONG, REEL / row):
+        while 4 * size <= min(MAX_REEL_ENTRIES, MAX_REEL_BYTES / row):
             size *= 4
         return size
 
-    def _reel(self, state: Any, shape: Any, size: int) -> Any:
+    def _reel(self, state: Tree, shape: Hashable, size: int) -> Tree:
         """An empty one."""
         structure, flat = self._blank(state, shape, size)
         if flat:
             return jax.tree.unflatten(structure, flat)[1]
         return _zeros(jax.eval_shape(functools.partial(self.room, size=size), state))
 
-    def _tape(self, shape: Any, state: Any, reels: list, last: Any) -> Any:
+    def _tape(self, shape: Hashable, state: Tree, reels: list[Tree], last: Tree) -> Tree:
         """All reels as one tape, of a length that was used before if there is one."""
         used = np.asarray(self.used(state))
         length = self._length(shape, int(np.max(used, initial=0)))
@@ -107,7 +109,7 @@ class Work:
             return last
         return jax.tree.map(functools.partial(_joined, used, length), *reels, last)
 
-    def _length(self, shape: Any, most: int) -> int:
+    def _length(self, shape: Hashable, most: int) -> int:
         """One of few lengths, since every one has its own programs for what is done with tapes."""
         length = self.size
         while length < most:
@@ -117,23 +119,25 @@ class Work:
         known.add(min(near, default=length))
         return min(near, default=length)
 
-    def _first(self, args: Any, shape: Any) -> tuple[Any, Any]:
+    def _first(self, args: Sequence[Array], shape: Hashable) -> tuple[ClosedJaxpr, Tree]:
         """The opening as a program, and zeros like what it gives."""
         if shape not in self._begun:
             closed, state = jax.make_jaxpr(self.opening, return_shape=True)(*args)
             self._begun[shape] = closed, _zeros(state)
         return self._begun[shape]
 
-    def _blank(self, state: Any, shape: Any, size: int) -> tuple[Any, list]:
+    def _blank(self, state: Tree, shape: Hashable, size: int) -> tuple[Treedef, list[Array]]:
         """The structure of a state and a reel, and their leaves unless they are large."""
         if (shape, size) not in self._empty:
             tape = jax.eval_shape(functools.partial(self.room, size=size), state)
             flat, structure = jax.tree.flatten((state, tape))
-            small = sum(v.size * v.dtype.itemsize for v in flat) < LARGE
+            small = sum(v.size * v.dtype.itemsize for v in flat) < MAX_PASSED_BYTES
             self._empty[shape, size] = structure, _zeros(flat) if small else []
         return self._empty[shape, size]
 
-    def _program(self, begun: Any, structure: Any, shape: Any, size: int, bare: bool) -> Program:
+    def _program(
+        self, begun: ClosedJaxpr, structure: Treedef, shape: Hashable, size: int, bare: bool
+    ) -> Program:
         """The pass over a reel of some size; a bare one makes its state and reel itself."""
         key = (shape, size, bare)
         if key not in self._programs:
@@ -142,9 +146,9 @@ class Work:
         return self._programs[key]
 
     def _pass(
-        self, begun: Any, structure: Any, bare: int | None, limit: Any, fresh: Any, base: Any,
-        *given: Any,
-    ) -> list:  # fmt: skip
+        self, begun: ClosedJaxpr, structure: Treedef, bare: int | None,
+        limit: Whole, fresh: Flag, base: Whole, *given: Array,
+    ) -> list[Array]:  # fmt: skip
         n = structure.num_leaves if bare is None else 0
         args = given[n:]
         if bare is None:
@@ -165,7 +169,7 @@ class Work:
 class Program:
     """A compiled pass of (limit, fresh, base, state, reel, args): state, reel and iterations."""
 
-    def __init__(self, call: Any):
+    def __init__(self, call: Callable[..., list[Array]]):
         self.call = call
         self.compiled = False
 
@@ -185,7 +189,7 @@ class Passes:
     of the user's own is called as ever; if it raises nothing, the work goes on.
     """
 
-    def __init__(self, rates: dict, shape: Any):
+    def __init__(self, rates: dict, shape: Hashable):
         self.rates, self.shape = rates, shape
         self._handler: Any = None
         self._noted: Any = None
@@ -194,7 +198,7 @@ class Passes:
         self._hold()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._release()
 
     def run(self, program: Program, fresh: bool, base: int, given: list) -> list:
@@ -215,14 +219,14 @@ class Passes:
     def _limit(self) -> int:
         """The power of two below the iterations of one pass: few different numbers."""
         if self.shape not in self.rates:
-            return TRIAL
-        most = PASS / max(self.rates[self.shape], 1e-9)
+            return TRIAL_ITERATIONS
+        most = PASS_SECONDS / max(self.rates[self.shape], 1e-9)
         return 2 ** math.floor(math.log2(most)) if most > 1 else 1
 
     def _learn(self, seconds: float, rate: float) -> None:
         """Short passes are mostly overhead: they can only show that iterations take less time."""
         old = self.rates.get(self.shape, rate)
-        self.rates[self.shape] = min(rate, 4 * old if seconds > TELLING else old)
+        self.rates[self.shape] = min(rate, 4 * old if seconds > MIN_TIMED_SECONDS else old)
 
     def _hold(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -246,24 +250,24 @@ class Passes:
 
 
 @functools.lru_cache(maxsize=64)
-def _whole(value: int) -> Any:
+def _whole(value: int) -> Whole:
     return jnp.asarray(value, jnp.int32)
 
 
 @functools.lru_cache(maxsize=2)
-def _flag(value: bool) -> Any:
+def _flag(value: bool) -> Flag:
     return jnp.asarray(value, bool)
 
 
-def _zeros(tree: Any) -> Any:
-    def one(v: Any) -> Any:
+def _zeros(tree: Tree) -> Tree:
+    def one(v: jax.ShapeDtypeStruct) -> Array:
         plain = isinstance(v.dtype, np.dtype)  # keys are not
         return jnp.asarray(np.zeros(v.shape, v.dtype)) if plain else jnp.zeros(v.shape, v.dtype)
 
     return jax.tree.map(one, tree)
 
 
-def _joined(used: np.ndarray, length: int, *parts: Any) -> Any:
+def _joined(used: np.ndarray, length: int, *parts: Array) -> Array:
     """The entries of all reels in one array, and zeros after the last one of each lane."""
     *before, last = parts
     if not isinstance(last.dtype, np.dtype):  # keys

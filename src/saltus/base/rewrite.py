@@ -8,6 +8,7 @@ and sums it stays.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,15 +17,16 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 
-from .jax_names import bind_again, expanded, hides_comparisons, inner_jaxprs, line_of
+from .jax_names import aval_of, bind_again, expanded, hides_comparisons, inner_jaxprs, line_of
+from .types import Array, Atom, ClosedJaxpr, Equation, Jaxpr, T
 
 SCATTERS = ("scatter", "scatter-add")
 CALLS = ("scan", "while", "cond", "jit", "pjit")  # with programs inside
-MANY = 16  # windows that are written out
-TERMS = 1024  # of a product of matrices that is written out
+MAX_WINDOWS = 16  # of a scatter that is written out
+MAX_TERMS = 1024  # of a product of matrices that is written out
 
 
-def awkward(jaxpr: Any) -> bool:
+def awkward(jaxpr: Jaxpr) -> bool:
     """Whether a jaxpr has something to rewrite anywhere."""
     return any(
         eqn.primitive.name in SCATTERS
@@ -35,7 +37,7 @@ def awkward(jaxpr: Any) -> bool:
     )
 
 
-def line_kept(eqn: Any, top: bool = True) -> Any:
+def line_kept(eqn: Equation, top: bool = True) -> contextlib.AbstractContextManager[None]:
     """What is traced inside counts as written on the user's line of an operation.
 
     Not below the top: programs of inner calls are shared, and have the line of their first use.
@@ -43,11 +45,13 @@ def line_kept(eqn: Any, top: bool = True) -> Any:
     return line_of(eqn.source_info.traceback) if top else contextlib.nullcontext()
 
 
-def rewritten(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
+def rewritten(
+    jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], top: bool = True
+) -> list[Any]:
     """Evaluate a jaxpr with inner `jit`s written out and what is awkward replaced."""
     env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
-    def read(v: Any) -> Any:
+    def read(v: Atom) -> Any:
         return v.val if isinstance(v, jex.Literal) else env[v]
 
     for eqn in jaxpr.eqns:
@@ -71,16 +75,16 @@ def rewritten(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
     return [read(v) for v in jaxpr.outvars]
 
 
-def _hides(jaxpr: Any) -> bool:
+def _hides(jaxpr: Jaxpr) -> bool:
     return any(
         hides_comparisons(eqn) or any(map(_hides, inner_jaxprs(eqn.params))) for eqn in jaxpr.eqns
     )
 
 
-def _shown(eqn: Any) -> Any:
+def _shown(eqn: Equation) -> Equation:
     """A loop, conditional or call, by its own name, with the comparisons inside written out."""
 
-    def shown(value: Any) -> Any:
+    def shown(value: T) -> T | ClosedJaxpr:
         if isinstance(value, tuple):
             return tuple(map(shown, value))
         if isinstance(value, jex.ClosedJaxpr) and _hides(value.jaxpr):
@@ -92,23 +96,23 @@ def _shown(eqn: Any) -> Any:
     return eqn.replace(params={name: shown(value) for name, value in eqn.params.items()})
 
 
-def _is_small_product(eqn: Any) -> bool:
+def _is_small_product(eqn: Equation) -> bool:
     """A product of matrices or vectors with few terms."""
     if eqn.primitive.name != "dot_general":
         return False
     (contracted, _), _ = eqn.params["dimension_numbers"]
-    a, b = (v.aval for v in eqn.invars)
+    a, b = map(aval_of, eqn.invars)
     if a.dtype != b.dtype:
         return False
-    terms = eqn.outvars[0].aval.size * int(np.prod([a.shape[d] for d in contracted]))
-    return terms <= TERMS
+    terms = aval_of(eqn.outvars[0]).size * int(np.prod([a.shape[d] for d in contracted]))
+    return terms <= MAX_TERMS
 
 
-def _product(eqn: Any, a: Any, b: Any) -> Any:
+def _product(eqn: Equation, a: Array, b: Array) -> Array:
     """The product with the terms written out."""
     contracted, batch = eqn.params["dimension_numbers"]
 
-    def arranged(v: Any, sums: Any, lanes: Any) -> tuple[Any, list[int]]:
+    def arranged(v: Array, sums: Sequence[int], lanes: Sequence[int]) -> tuple[Any, list[int]]:
         free = [d for d in range(v.ndim) if d not in (*sums, *lanes)]
         shape = [v.shape[d] for d in free]
         sizes = [int(np.prod([v.shape[d] for d in group])) for group in (lanes, free, sums)]
@@ -118,10 +122,10 @@ def _product(eqn: Any, a: Any, b: Any) -> Any:
     right, shape_b = arranged(jnp.asarray(b), contracted[1], batch[1])
     out = jnp.sum(left[:, :, None, :] * right[:, None, :, :], axis=-1)
     lanes = [np.shape(a)[d] for d in batch[0]]
-    return jnp.reshape(out, (*lanes, *shape_a, *shape_b)).astype(eqn.outvars[0].aval.dtype)
+    return jnp.reshape(out, (*lanes, *shape_a, *shape_b)).astype(aval_of(eqn.outvars[0]).dtype)
 
 
-def _bind(eqn: Any, values: list) -> list:
+def _bind(eqn: Equation, values: list) -> list:
     """The operation as it is; carried out at once where everything is known."""
     if values and not any(isinstance(v, core.Tracer) for v in values):
         with jax.ensure_compile_time_eval():
@@ -131,7 +135,7 @@ def _bind(eqn: Any, values: list) -> list:
     return out if eqn.primitive.multiple_results else [out]
 
 
-def _simple(eqn: Any, values: list) -> bool:
+def _simple(eqn: Equation, values: list[Array]) -> bool:
     """Whether all places are known, few, and inside."""
     operand, indices, _ = values
     numbers = eqn.params["dimension_numbers"]
@@ -140,10 +144,10 @@ def _simple(eqn: Any, values: list) -> bool:
     places = np.asarray(indices).reshape(-1, np.shape(indices)[-1])
     windows = _window(eqn, values)
     room = [np.shape(operand)[d] - windows[d] for d in numbers.scatter_dims_to_operand_dims]
-    return len(places) <= MANY and bool(np.all((places >= 0) & (places <= room)))
+    return len(places) <= MAX_WINDOWS and bool(np.all((places >= 0) & (places <= room)))
 
 
-def _window(eqn: Any, values: list) -> list[int]:
+def _window(eqn: Equation, values: list[Array]) -> list[int]:
     """The shape of one window in the operand."""
     numbers, updates = eqn.params["dimension_numbers"], np.shape(values[2])
     sizes = iter(updates[d] for d in numbers.update_window_dims)
@@ -151,7 +155,7 @@ def _window(eqn: Any, values: list) -> list[int]:
     return [1 if d in inserted else next(sizes) for d in range(np.ndim(values[0]))]
 
 
-def _updates(eqn: Any, values: list) -> Any:
+def _updates(eqn: Equation, values: list[Array]) -> Array:
     operand, indices, updates = values
     numbers = eqn.params["dimension_numbers"]
     window = _window(eqn, values)

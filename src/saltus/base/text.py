@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from .types import Number, Tree
 
-def number(value: Any, digits: int = 6, zeros: bool = False) -> str:
+
+def number(value: Number, digits: int = 6, zeros: bool = False) -> str:
     """A number with so many digits, with trailing zeros for columns; integers as they are."""
     value = np.asarray(value)[()]
     if not isinstance(value, float | np.floating):
@@ -45,7 +47,7 @@ def derivatives(
 
 
 # -- files ---------------------------------------------------------------------------------------
-def write_columns(path: Path, columns: Any) -> Path:
+def write_columns(path: Path, columns: Mapping[str, Iterable[Any]]) -> Path:
     """A file with one named column after the other."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -54,7 +56,7 @@ def write_columns(path: Path, columns: Any) -> Path:
     return path
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Any) -> object:
     """Floats so that they read back as they were; NaN as an empty cell."""
     value = value.item() if hasattr(value, "dtype") else value
     if isinstance(value, float):
@@ -62,7 +64,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def picture(tree: Any) -> str:
+def picture(tree: Tree) -> str:
     """A short picture of a structure: names, not values."""
     if isinstance(tree, dict):
         return "{" + ", ".join(f"{k!r}: {picture(v)}" for k, v in tree.items()) + "}"

@@ -15,8 +15,9 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 
-from .jax_names import inner_jaxprs
+from .jax_names import aval_of, inner_jaxprs
 from .rewrite import awkward, rewritten
+from .types import Atom, Jaxpr
 
 _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
@@ -24,10 +25,12 @@ _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 class Traced:
     """A jaxpr with its constants as leading arguments, wrapped in one inner `jit`."""
 
-    def __init__(self, key: Any, jaxpr: Any):
+    def __init__(self, key: _Key, jaxpr: Jaxpr):
         self.key = key
         self.jaxpr = jaxpr
         self.n_consts = len(jaxpr.constvars)
+        self.inputs = tuple(map(aval_of, [*jaxpr.constvars, *jaxpr.invars]))
+        self.outputs = tuple(map(aval_of, jaxpr.outvars))
         closed = jex.ClosedJaxpr(_constvars_to_invars(jaxpr), [])
         self.call = jax.jit(jex.jaxpr_as_fun(closed))
 
@@ -38,7 +41,7 @@ class Traced:
         return self is other or (isinstance(other, Traced) and self.key == other.key)
 
 
-def _constvars_to_invars(jaxpr: Any) -> Any:
+def _constvars_to_invars(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(
         constvars=[],
         invars=[*jaxpr.constvars, *jaxpr.invars],
@@ -55,7 +58,7 @@ def trace(fn: Callable, avals: Sequence[jax.ShapeDtypeStruct]) -> tuple[Traced, 
     return intern(closed.jaxpr), list(closed.consts)
 
 
-def intern(jaxpr: Any) -> Traced:
+def intern(jaxpr: Jaxpr) -> Traced:
     """The one `Traced` for all jaxprs that read alike."""
     key = canonical(jaxpr)
     found = _interned.get(key)
@@ -81,11 +84,11 @@ class _Key:
         return isinstance(other, _Key) and self.hash == other.hash and self.value == other.value
 
 
-def canonical(jaxpr: Any) -> _Key:
+def canonical(jaxpr: Jaxpr) -> _Key:
     """A hashable form of a jaxpr that does not depend on the identity of its variables."""
     number: dict[Any, int] = {}
 
-    def name(var: Any) -> Any:
+    def name(var: Atom) -> int | tuple[str, str, bytes]:
         if isinstance(var, jex.Literal):
             value = np.asarray(var.val)
             return ("literal", str(var.aval), value.tobytes())
@@ -104,7 +107,7 @@ def canonical(jaxpr: Any) -> _Key:
     return _Key((len(jaxpr.constvars), head, tuple(body), tail))
 
 
-def _param(value: Any) -> Any:
+def _param(value: object) -> object:
     if isinstance(value, jex.ClosedJaxpr):
         return ("closed", canonical(value.jaxpr), tuple(id(c) for c in value.consts))
     if isinstance(value, jex.Jaxpr):
@@ -118,14 +121,14 @@ def _param(value: Any) -> Any:
     return value
 
 
-def operations(jaxpr: Any) -> int:
+def operations(jaxpr: Jaxpr) -> int:
     """How many operations a program contains, those of inner programs included."""
     return sum(1 + sum(map(operations, inner_jaxprs(eqn.params))) for eqn in jaxpr.eqns)
 
 
-def is_tracer(value: Any) -> bool:
+def is_tracer(value: object) -> bool:
     return isinstance(value, core.Tracer)
 
 
-def is_traced(tree: Any) -> bool:
+def is_traced(tree: object) -> bool:
     return any(is_tracer(v) for v in jax.tree.leaves(tree))

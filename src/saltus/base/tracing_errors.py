@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import linecache
-import os
 import re
-import textwrap
-import traceback
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from .user_code import line_of_error, raised_here
+
 # -- functions that cannot be traced ------------------------------------------------------------
-LONG = 90  # characters of a line that are shown
 NOTE = "In the model: "
-LIBRARIES = {"saltus", "jax", "jaxlib", "equinox", "numpy", "scipy"}
 # Errors of functions that need a value where there is a placeholder: what happened, what to write.
 UNKNOWN: dict[type[Exception], tuple[str, str]] = {
     jax.errors.TracerBoolConversionError: (
@@ -49,7 +44,7 @@ UNTRACEABLE = tuple(UNKNOWN)
 def untraceable(owner: str, error: Exception) -> TypeError:
     """An error of tracing in words about the model function in which it arose."""
     what, write = next(words for kind, words in UNKNOWN.items() if isinstance(error, kind))
-    place, line = _place(error)
+    place, line = line_of_error(error)
     used = [f for f in re.findall(r"\b(?:np|numpy|math)\.(\w+)", line) if hasattr(jnp, f)]
     module = "math" if isinstance(error, jax.errors.ConcretizationTypeError) else "np"
     names = dict.fromkeys(used or ["sin"])
@@ -64,27 +59,7 @@ def untraceable(owner: str, error: Exception) -> TypeError:
 
 def noted(owner: str, error: Exception) -> None:
     """Add to an error in which model function, and where, it arose."""
-    here = traceback.walk_tb(error.__traceback__)
-    ours = [_library(frame) == "saltus" for frame, _ in here][-1:] == [True]
-    if ours or any(note.startswith(NOTE) for note in getattr(error, "__notes__", ())):
+    if raised_here(error) or any(note.startswith(NOTE) for note in getattr(error, "__notes__", ())):
         return  # it says so itself
-    place, _ = _place(error)
+    place, _ = line_of_error(error)
     error.add_note(f"{NOTE}{owner}{place and f', at {place}'}.")
-
-
-def _place(error: Exception) -> tuple[str, str]:
-    """Where in the user's files an error arose, `model.py:12`, and what is written there."""
-    own = [
-        (frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if _library(frame) not in LIBRARIES
-    ]
-    if not own:
-        return "", ""
-    file, line = own[-1]
-    written = textwrap.shorten(linecache.getline(file, line), LONG, placeholder=" ...")
-    return f"{os.path.basename(file)}:{line}", written
-
-
-def _library(frame: Any) -> str:
-    return (frame.f_globals.get("__name__") or "").partition(".")[0]

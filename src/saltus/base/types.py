@@ -7,13 +7,14 @@ trees of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend import core as jex
+from jax.interpreters.ad import Zero
 from jax.typing import ArrayLike
 
 # Values inside the library.
@@ -30,6 +31,8 @@ Number: TypeAlias = ArrayLike  # a number or array of Python, NumPy or JAX
 Numbers: TypeAlias = ArrayLike | Sequence[Any]  # one or several of them
 Tree: TypeAlias = Any  # numbers in dictionaries, tuples, dataclasses, to any depth
 Params: TypeAlias = Any  # the tree of a model's parameters `p`
+Units: TypeAlias = Mapping[str, str] | Sequence[tuple[str, str]] | None  # `{"h": "m"}`
+T = TypeVar("T")  # what a function is given, and gives back
 
 # Functions, and programs of JAX.
 Function: TypeAlias = Callable[..., Any]  # of a user, its arguments known by its role
@@ -39,3 +42,12 @@ Aval: TypeAlias = ShapedArray  # shape and kind of a value
 Jaxpr: TypeAlias = jex.Jaxpr
 ClosedJaxpr: TypeAlias = jex.ClosedJaxpr
 Equation: TypeAlias = jex.JaxprEqn  # one operation of a program
+Atom: TypeAlias = jex.Var | jex.Literal  # what an operation reads
+Tangent: TypeAlias = jax.Array | Zero  # in rules for derivatives: zeros have no numbers
+
+
+class Treedef(Protocol):
+    """The structure of a tree: JAX's `PyTreeDef`, for which it has no type."""
+
+    @property
+    def num_leaves(self) -> int: ...

@@ -12,41 +12,44 @@ goes to `a` where `r`, and as NaN to `b` elsewhere (M89).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import core
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
+
+from .batching import aligned
+from .kernel import register
+from .types import Array, Flag, Leaves, Number, Scalar, T, Tangent
 
 value_p = Primitive("saltus_reached")  # (reached, a, b) -> a, or NaN
 tangent_p = Primitive("saltus_reached_tangent")  # (reached, b, da, db) -> da, or NaN
 cotangent_p = Primitive("saltus_reached_cotangent")  # (reached, b, c) -> 0, or NaN where c is not
 
 
-def _value(reached: Any, a: Any, b: Any) -> Any:
+def _value(reached: Array, a: Array, b: Array) -> Array:
     return jnp.where(reached, a, jnp.nan)
 
 
-def _tangent(reached: Any, b: Any, da: Any, db: Any) -> Any:
+def _tangent(reached: Array, b: Array, da: Array, db: Array) -> Array:
     return jnp.where(reached, da, jnp.nan)
 
 
-def _cotangent(reached: Any, b: Any, c: Any) -> Any:
+def _cotangent(reached: Array, b: Array, c: Array) -> Array:
     return jnp.where(reached | (c == 0), jnp.zeros_like(c), jnp.nan)
 
 
-def _still(*tangents: Any) -> bool:
+def _still(*tangents: Tangent) -> bool:
     return all(isinstance(t, ad.Zero) for t in tangents)
 
 
-def _zero(out: Any) -> Any:
+def _zero(out: Array) -> ad.Zero:
     return ad.Zero(jax.typeof(out).to_tangent_aval())
 
 
-def _value_jvp(primals: Any, tangents: Any) -> tuple:
+def _value_jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tuple[Array, Tangent]:
     (reached, _, b), (_, *moved) = primals, tangents
     out = value_p.bind(*primals)
     if _still(*moved):
@@ -54,7 +57,7 @@ def _value_jvp(primals: Any, tangents: Any) -> tuple:
     return out, tangent_p.bind(reached, b, *map(ad.instantiate_zeros, moved))
 
 
-def _tangent_jvp(primals: Any, tangents: Any) -> tuple:
+def _tangent_jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tuple[Array, Tangent]:
     """The tangent of NaN is NaN: whatever moves `b` counts as a tangent, too."""
     (reached, b, _, _), (_, *moved) = primals, tangents
     out = tangent_p.bind(*primals)
@@ -64,7 +67,13 @@ def _tangent_jvp(primals: Any, tangents: Any) -> tuple:
     return out, tangent_p.bind(reached, b, tda, tdb + tb)
 
 
-def _tangent_transpose(c: Any, reached: Any, b: Any, da: Any, db: Any) -> tuple:
+def _tangent_transpose(
+    c: Tangent,
+    reached: Array,
+    b: Array,
+    da: Array | ad.UndefinedPrimal,
+    db: Array | ad.UndefinedPrimal,
+) -> tuple:
     if isinstance(c, ad.Zero):
         return None, None, c, c
     own = jnp.where(reached, c, jnp.zeros_like(c)) if ad.is_undefined_primal(da) else None
@@ -72,7 +81,7 @@ def _tangent_transpose(c: Any, reached: Any, b: Any, da: Any, db: Any) -> tuple:
     return None, None, own, lost
 
 
-def _cotangent_jvp(primals: Any, tangents: Any) -> tuple:
+def _cotangent_jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tuple[Array, Tangent]:
     (reached, b, c), (_, tb, tc) = primals, tangents
     out = cotangent_p.bind(*primals)
     if _still(tb, tc):
@@ -82,43 +91,38 @@ def _cotangent_jvp(primals: Any, tangents: Any) -> tuple:
     return out, dout + tangent_p.bind(clean, b, jnp.zeros_like(c), ad.instantiate_zeros(tb))
 
 
-def _cotangent_transpose(ct: Any, reached: Any, b: Any, c: Any) -> tuple:
+def _cotangent_transpose(ct: Tangent, reached: Array, b: Array, c: ad.UndefinedPrimal) -> tuple:
     return None, None, ct if isinstance(ct, ad.Zero) else cotangent_p.bind(reached, b, ct)
 
 
-def _define(primitive: Primitive, fn: Callable, jvp: Callable) -> None:
+def _define(
+    primitive: Primitive, fn: Callable, jvp: Callable, transpose: Callable | None = None
+) -> None:
     """All operands have the same shape, and everything is entry by entry."""
-
-    def batch(args: Any, dims: Any) -> tuple:
-        size = next(v.shape[d] for v, d in zip(args, dims, strict=True) if d is not None)
-        moved = [
-            jnp.broadcast_to(v, (size, *v.shape)) if d is None else jnp.moveaxis(v, d, 0)
-            for v, d in zip(args, dims, strict=True)
-        ]
-        return primitive.bind(*moved), 0
-
-    primitive.def_impl(jax.jit(fn))
-    primitive.def_abstract_eval(lambda *avals: core.ShapedArray(avals[-1].shape, avals[-1].dtype))
-    batching.primitive_batchers[primitive] = batch
-    mlir.register_lowering(primitive, mlir.lower_fun(fn, multiple_results=False))
-    ad.primitive_jvps[primitive] = jvp
+    register(
+        primitive,
+        fn,
+        lambda *avals: core.ShapedArray(avals[-1].shape, avals[-1].dtype),
+        batch=lambda args, dims: (primitive.bind(*aligned(args, dims)), 0),
+        jvp=jvp,
+        transpose=transpose,
+        impl=jax.jit(fn),
+    )
 
 
 _define(value_p, _value, _value_jvp)
-_define(tangent_p, _tangent, _tangent_jvp)
-_define(cotangent_p, _cotangent, _cotangent_jvp)
-ad.primitive_transposes[tangent_p] = _tangent_transpose
-ad.primitive_transposes[cotangent_p] = _cotangent_transpose
+_define(tangent_p, _tangent, _tangent_jvp, _tangent_transpose)
+_define(cotangent_p, _cotangent, _cotangent_jvp, _cotangent_transpose)
 
 
 @jax.jit
-def everything(leaves: tuple) -> Any:
+def everything(leaves: Leaves) -> Scalar:
     """One number with a derivative by every float in `leaves`."""
     floats = [v for v in leaves if jnp.issubdtype(v.dtype, jnp.floating)]
     return sum((jnp.sum(v, dtype=jnp.float64) for v in floats), jnp.zeros(()))
 
 
-def hide(reached: Any, tree: Any, depends: Any) -> Any:
+def hide(reached: Array, tree: T, depends: Array | float | None) -> T:
     """The floats of `tree` where `reached`, and elsewhere NaN.
 
     `reached` has the leading axes of the leaves. Derivatives of what is NaN are NaN by everything
@@ -127,7 +131,7 @@ def hide(reached: Any, tree: Any, depends: Any) -> Any:
     reached = jnp.asarray(reached)
     depends = jnp.broadcast_to(0.0 if depends is None else depends, reached.shape)
 
-    def one(v: Any) -> Any:
+    def one(v: Number) -> Array:
         v = jnp.asarray(v)
         if not jnp.issubdtype(v.dtype, jnp.floating):
             return v
@@ -140,10 +144,10 @@ def hide(reached: Any, tree: Any, depends: Any) -> Any:
     return jax.tree.map(one, tree)
 
 
-def only(ok: Any, tree: Any) -> Any:
+def only(ok: Flag, tree: T) -> T:
     """The same values, without derivatives unless `ok`: no `0 * nan` comes back from there."""
 
-    def one(v: Any) -> Any:
+    def one(v: Array) -> Array:
         if not jnp.issubdtype(jnp.result_type(v), jnp.floating):
             return v
         return jnp.where(ok, v, jax.lax.stop_gradient(v))

@@ -1,15 +1,21 @@
-"""Where in a user's own code an error comes from."""
+"""Where in a user's own code an error comes from, or an operation of a traced function."""
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
+import textwrap
 import traceback
+import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from .types import Equation
 
 LIBRARY = Path(__file__).resolve().parent.parent  # the folder of saltus
+LIBRARIES = {"saltus", "jax", "jaxlib", "equinox", "numpy", "scipy"}  # no code of a user's
+MAX_SHOWN = 90  # characters of a line in a message
 
 
 def place(error: BaseException, folder: Path | None) -> str | None:
@@ -61,15 +67,39 @@ def _short(filename: str) -> str:
     return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
 
 
-LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
+INSTALLED_FILE = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
 
 
-def line_of_equation(eqn: Any) -> str:
+def line_of_equation(eqn: Equation) -> str:
     """The user's line of an equation of a traced function."""
     trace = getattr(getattr(eqn, "source_info", None), "traceback", None)
     for frame in getattr(trace, "frames", ()):
         if frame.file_name.startswith(str(LIBRARY)):
             break
-        if not LIBRARIES.search(frame.file_name):
+        if not INSTALLED_FILE.search(frame.file_name):
             return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
     return ""
+
+
+def line_of_error(error: Exception) -> tuple[str, str]:
+    """Where in the user's files an error arose, `model.py:12`, and what is written there."""
+    own = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _library(frame) not in LIBRARIES
+    ]
+    if not own:
+        return "", ""
+    file, line = own[-1]
+    written = textwrap.shorten(linecache.getline(file, line), MAX_SHOWN, placeholder=" ...")
+    return f"{os.path.basename(file)}:{line}", written
+
+
+def raised_here(error: Exception) -> bool:
+    """Whether saltus itself raised an error: then it says what is wrong."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and _library(frames[-1]) == "saltus"
+
+
+def _library(frame: types.FrameType) -> str:
+    return (frame.f_globals.get("__name__") or "").partition(".")[0]

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from . import check_command, demo_command, fit_command, sensitivities_command, simulate_command
 from .command import Command, Outcome
@@ -96,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, NOT_UNDERSTOOD) else 1
 
 
-def _clean_stdout(args: argparse.Namespace) -> Any:
+def _clean_stdout(args: argparse.Namespace) -> contextlib.AbstractContextManager:
     """With `--json`, what a model file prints goes to stderr."""
     if getattr(args, "json", False):
         return contextlib.redirect_stdout(sys.stderr)

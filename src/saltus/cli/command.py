@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..base.names import named
+from ..base.types import Tree
+
+JSON: TypeAlias = dict[str, "JSON"] | list["JSON"] | str | float | bool | None
 
 
 class UsageError(ValueError):
@@ -21,7 +24,7 @@ class Outcome:
     """What a command found: as text, as data for `--json`, and what went wrong, if anything."""
 
     text: str = ""
-    data: Any = None
+    data: object = None
     complaint: str = ""
     code: int = 0
 
@@ -37,7 +40,7 @@ class Command(NamedTuple):
 
 
 # -- JSON ---------------------------------------------------------------------------------------
-def plain(value: Any) -> Any:
+def plain(value: object) -> JSON:
     """Anything made of numbers as JSON has it: lists, floats, null for NaN and infinity."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
@@ -52,6 +55,6 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def by_name(tree: Any, root: str) -> dict[str, Any]:
+def by_name(tree: Tree, root: str) -> dict[str, JSON]:
     """The numbers of a pytree by their names, for JSON."""
     return {name: plain(leaf) for name, leaf in named(tree, root).items()}

@@ -12,7 +12,7 @@ from .command import UsageError
 
 NOT_UNDERSTOOD = (UsageError, UnknownName, WrongValue, ModelReferenceError)
 SPEAKING = (*NOT_UNDERSTOOD, ModelError, MissingExtra, SolveError, OSError)
-LONGEST = 800  # characters of an error that is not ours
+MESSAGE_LENGTH = 800  # characters of an error that is not ours
 
 
 def explained(error: Exception, model: str | None) -> str:
@@ -21,7 +21,7 @@ def explained(error: Exception, model: str | None) -> str:
     if isinstance(error, SPEAKING):
         return text
     where = place(error, folder_of(model)) if model else None
-    text = text.split("\n\n")[0].strip()[:LONGEST]
+    text = text.split("\n\n")[0].strip()[:MESSAGE_LENGTH]
     if type(error) not in (ValueError, TypeError, NotImplementedError):
         text = f"{type(error).__name__}: {text}"
     return f"{where}: {text}" if where else text

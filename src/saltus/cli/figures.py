@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.names import label, named, unit_of
+from ..base.names import entry_name, label, named, unit_of
 from ..base.text import number
-from ..solution.plotting import COLOURS, EVENT_COLOURS, LINES, pyplot
+from ..base.types import Array, Tree, Vector
+from ..solution.plotting import COLOURS, EVENT_COLOURS, MAX_EVENT_LINES, pyplot
+from ..solution.solution import Solution
 from .quantities import Inputs
 
-CURVES = len(COLOURS)
-PANELS = 6
-POINTS = 600
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_CURVES = len(COLOURS)
+MOST_PANELS = 6
+CURVE_POINTS = 600
 
 
-def sensitivity_figure(varied: Inputs, sol: Any, jacobian: np.ndarray) -> Any:
+def sensitivity_figure(varied: Inputs, sol: Solution, jacobian: np.ndarray) -> Figure:
     """Derivatives of the outputs over time, one panel per output, one curve per number.
 
     Each is multiplied by the size of the number, so that numbers of any unit compare.
     """
     scale = np.where(varied.values == 0.0, 1.0, np.abs(varied.values))
     effect = np.nansum(np.abs(jacobian) * scale, axis=0)
-    picked = np.sort(np.argsort(-effect, kind="stable")[:CURVES])
+    picked = np.sort(np.argsort(-effect, kind="stable")[:MOST_CURVES])
     ts = _pieces(sol)
     panels = _courses(varied, ts, picked)
     plt = pyplot()
@@ -36,7 +41,7 @@ def sensitivity_figure(varied: Inputs, sol: Any, jacobian: np.ndarray) -> Any:
         for j, k in enumerate(picked):
             for t, values in zip(ts, curves[..., j], strict=True):
                 axis.plot(t, scale[k] * values, color=COLOURS[j])
-        for t in np.asarray(sol.events.t)[: LINES if len(ts) <= LINES else 0]:
+        for t in np.asarray(sol.events.t)[: MAX_EVENT_LINES if len(ts) <= MAX_EVENT_LINES else 0]:
             axis.axvline(t, color=EVENT_COLOURS[0], lw=0.9, alpha=0.6, zorder=0.9)
         axis.set_ylabel(f"d {label(name, sol.units)}")
         axis.margins(x=0.01)
@@ -50,11 +55,11 @@ def sensitivity_figure(varied: Inputs, sol: Any, jacobian: np.ndarray) -> Any:
     return figure
 
 
-def _pieces(sol: Any) -> np.ndarray:
+def _pieces(sol: Solution) -> np.ndarray:
     """Times between one event and the next, a row for each piece that has a length."""
     borders = [float(sol.start), *np.asarray(sol.events.t), float(sol.last.t)]
     spans = [(a, b) for a, b in pairwise(borders) if a != b]
-    n = max(4, POINTS // len(spans))
+    n = max(4, CURVE_POINTS // len(spans))
     return np.asarray([np.linspace(a, b, n) for a, b in spans])
 
 
@@ -62,7 +67,7 @@ def _courses(varied: Inputs, ts: np.ndarray, picked: np.ndarray) -> dict[str, np
     """Derivatives (piece, time, number) of outputs. The last time of a piece is a left limit."""
     zeros = jnp.zeros(len(varied.names))
 
-    def outputs(part: Any) -> dict[str, Any]:
+    def outputs(part: Vector) -> dict[str, Array]:
         sol = varied.solve(zeros.at[picked].add(part))
         inside, end = sol(ts[:, :-1]), sol(ts[:, -1:], side="left")
         y = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), inside, end)
@@ -72,7 +77,7 @@ def _courses(varied: Inputs, ts: np.ndarray, picked: np.ndarray) -> dict[str, np
     return {name: np.asarray(v) for name, v in found.items()}
 
 
-def _columns(y: Any) -> dict[str, Any]:
+def _columns(y: Tree) -> dict[str, Array]:
     """The first few outputs, entry by entry."""
     columns: dict[str, Any] = {}
     for name, leaf in named(y, "y").items():
@@ -81,7 +86,7 @@ def _columns(y: Any) -> dict[str, Any]:
         flat = leaf.reshape(*leaf.shape[:2], -1)
         one = leaf.ndim == 2
         for k in range(flat.shape[-1]):
-            columns[name if one else f"{name}[{k}]"] = flat[..., k]
-            if len(columns) == PANELS:
+            columns[name if one else entry_name(name, [k])] = flat[..., k]
+            if len(columns) == MOST_PANELS:
                 return columns
     return columns

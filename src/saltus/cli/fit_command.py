@@ -13,7 +13,8 @@ import numpy as np
 
 from ..base.extras import MissingExtra
 from ..estimate import Experiment, Fit, fit
-from ..io.data_files import read_table, split
+from ..io.data_files import read_table
+from ..io.units import split
 from ..solution.csv_files import write_columns
 from ..solver.scenario import Scenario
 from . import options, solution_output
@@ -203,7 +204,7 @@ def _noise(given: list[str]) -> dict[str, float]:
 
 
 # -- what was found -----------------------------------------------------------------------------
-def parameter_columns(found: Any) -> dict[str, Any]:
+def parameter_columns(found: Fit) -> dict[str, Any]:
     """A line per fitted number."""
     return {
         "name": found.names, "value": found.values, "sd": found.sd, "low": found.low,
@@ -211,7 +212,7 @@ def parameter_columns(found: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def prediction_columns(found: Any) -> dict[str, list[Any]]:
+def prediction_columns(found: Fit) -> dict[str, list[Any]]:
     """A line per measured value, and per observed event."""
     head = ("run", "output", "t", "observed", "predicted", "sd", "residual")
     rows: list[tuple] = []
@@ -228,7 +229,7 @@ def prediction_columns(found: Any) -> dict[str, list[Any]]:
     return {name: [row[k] for row in rows] for k, name in enumerate(head)}
 
 
-def as_data(found: Any) -> dict[str, Any]:
+def as_data(found: Fit) -> dict[str, Any]:
     """The fit as a JSON object."""
     columns = parameter_columns(found)
     names = columns.pop("name")
@@ -256,7 +257,7 @@ def as_data(found: Any) -> dict[str, Any]:
 
 
 def write(
-    found: Any, data: dict[str, Any], folder: Path, progress: bool | None = None
+    found: Fit, data: dict[str, Any], folder: Path, progress: bool | None = None
 ) -> tuple[list[Path], list[str]]:
     """Everything about a fit as files in `folder`, and notes on what could not be written."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +19,18 @@ import numpy as np
 from ..base.names import named, unknown
 from ..base.results import Result, SolveError
 from ..base.text import number
+from ..base.types import Tree, Vector
 from ..methods.step_control import PI
+from ..solution.solution import Solution
 from ..solver.scenario import Scenario, scenario_names
 from ..solver.start import first_state
+from ..trust.error_growth import dot_mismatch
 from .options import method_of
 from .quantities import Inputs, inputs, quantities, whole_numbers
 
 OK, WARNING, FAILED = "ok", "warning", "FAILED"
-STEPS = (1e-4, 1e-5, 1e-6)  # of finite differences, relative
-TIGHTER = 1e-3  # the tolerances at which derivatives meet finite differences, relative to yours
+DIFFERENCE_STEPS = (1e-4, 1e-5, 1e-6)  # of finite differences, relative
+TIGHTER_TOLERANCE = 1e-3  # relative to yours: there, derivatives meet finite differences
 
 
 class Finding(NamedTuple):
@@ -77,7 +80,7 @@ def shapes(scenario: Scenario) -> Finding:
     return Finding("model", OK, f"{', '.join(words)}; all functions return what they should.")
 
 
-def _size(tree: Any, root: str) -> int:
+def _size(tree: Tree, root: str) -> int:
     return sum(int(np.size(leaf)) for leaf in named(tree, root).values())
 
 
@@ -107,7 +110,7 @@ def _covers(name: str, known: str) -> bool:
 
 
 # -- the solve ----------------------------------------------------------------------------------
-def solves(scenario: Scenario, sol: Any) -> Finding:
+def solves(scenario: Scenario, sol: Solution) -> Finding:
     """It reaches the end, and not by brute force."""
     result, steps, rejected = Result(int(sol.result)), int(sol.stats.steps), int(sol.stats.rejected)
     end = "a terminal event" if result is Result.terminated else "the end"
@@ -169,8 +172,8 @@ def _floor(scenario: Scenario, names: list[str], q: np.ndarray) -> np.ndarray:
     return 1e-6 * (absolute + np.array([sizes[kind] for kind in kinds])) + np.finfo(float).tiny
 
 
-def _vector(varied: Inputs, names: list[str]) -> Callable[[Any], Any]:
-    def results(change: Any) -> Any:
+def _vector(varied: Inputs, names: list[str]) -> Callable[[Vector], Vector]:
+    def results(change: Vector) -> Vector:
         found = varied.results(change)
         return jnp.stack([found[name] for name in names])
 
@@ -182,12 +185,14 @@ def _tangent(varied: Inputs, names: list[str], v: np.ndarray) -> tuple[np.ndarra
     return np.asarray(q), np.asarray(jv)
 
 
-def dot_test(varied: Inputs, names: list[str], v: Any, jv: Any, u: Any) -> Finding:
+def dot_test(
+    varied: Inputs, names: list[str], v: np.ndarray, jv: np.ndarray, u: np.ndarray
+) -> Finding:
     """The adjoint sweep is the transpose of the tangent sweep; it also shows idle parameters."""
     _, pull = jax.vjp(_vector(varied, names), jnp.zeros(v.size))
     (ju,) = pull(jnp.asarray(u))
     ju = np.asarray(ju)
-    gap = abs(u @ jv - ju @ v) / max(np.sum(np.abs(u * jv)), np.finfo(float).tiny)
+    gap = float(dot_mismatch([u * jv], [ju * v], np.sum(np.abs(u * jv))))
     idle = [n for n, g in zip(varied.names, ju, strict=True) if g == 0.0]
     text = f"Tangent and adjoint sweeps agree to {gap:.0e} (dot test)."
     if not gap < 1e-6:
@@ -200,7 +205,7 @@ def dot_test(varied: Inputs, names: list[str], v: Any, jv: Any, u: Any) -> Findi
     return Finding("tangent = adjoint", WARNING if gap > 1e-9 or idle else OK, text)
 
 
-def accuracy(names: list[str], given: tuple, better: tuple, scale: Any) -> Finding:
+def accuracy(names: list[str], given: tuple, better: tuple, scale: np.ndarray) -> Finding:
     """What the tolerances are good for: a comparison with much tighter ones."""
     errors = [np.abs(a - b) / scale for a, b in zip(given, better, strict=True)]
     value, slope = (float(np.max(e)) for e in errors)
@@ -212,14 +217,16 @@ def accuracy(names: list[str], given: tuple, better: tuple, scale: Any) -> Findi
     return Finding("accuracy", WARNING, f"{text} Worst is {worst}. Try smaller --rtol and --atol.")
 
 
-def differences(varied: Inputs, names: list[str], v: Any, jv: Any, scale: Any) -> Finding:
+def differences(
+    varied: Inputs, names: list[str], v: np.ndarray, jv: np.ndarray, scale: np.ndarray
+) -> Finding:
     """The derivative is that of the solve: a central difference, the best of a few steps."""
     results = _vector(varied, names)
     best = np.full(len(names), np.inf)
     values = np.full(len(names), np.nan)
-    for h in STEPS:
+    for h in DIFFERENCE_STEPS:
         try:
-            slope = np.asarray(results(h * v) - results(-h * v)) / (2 * h)
+            slope = np.asarray(results(jnp.asarray(h * v)) - results(jnp.asarray(-h * v))) / (2 * h)
         except (SolveError, KeyError):  # stops early there, or has fewer events
             continue
         error = np.abs(slope - jv) / scale
@@ -244,7 +251,7 @@ def _tightened(scenario: Scenario) -> Scenario:
     method = method_of(scenario)
     if not isinstance(method.control, PI):
         return scenario
-    rtol = max(float(method.rtol) * TIGHTER, 1e-12)
-    ratio = rtol / float(method.rtol) if method.rtol else TIGHTER
+    rtol = max(float(method.rtol) * TIGHTER_TOLERANCE, 1e-12)
+    ratio = rtol / float(method.rtol) if method.rtol else TIGHTER_TOLERANCE
     atol = jax.tree.map(lambda a: a * ratio, method.atol)
     return scenario.replace(method=dataclasses.replace(method, rtol=rtol, atol=atol))

@@ -73,7 +73,7 @@ def output_arguments(parser: argparse.ArgumentParser, files: str) -> None:
     json_argument(group)
 
 
-def json_argument(parser: Any) -> None:
+def json_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"
     )
@@ -171,7 +171,7 @@ class Setup:
         }
 
 
-def _short(value: Any) -> str:
+def _short(value: float | list | tuple) -> str:
     return str(value) if isinstance(value, list | tuple) else number(value)
 
 
@@ -221,7 +221,7 @@ def method_of(scenario: Scenario) -> Method:
     return default(constrained=scenario.system.constraint is not None)
 
 
-def parse_value(name: str, text: str) -> Any:
+def parse_value(name: str, text: str) -> float | bool | list:
     """A number, a truth value or a list of numbers, as written on a command line."""
     words = {"true": True, "false": False, "inf": np.inf, "-inf": -np.inf, "nan": np.nan}
     if text.strip().lower() in words:

@@ -11,14 +11,17 @@ import numpy as np
 
 from ..base.names import entries, leaf_names, named, unknown, value_of, with_values
 from ..base.text import number
+from ..base.types import Number, Params, Scalar, Tree, Vector
 from ..solution.description import algebraic_names, event_name
+from ..solution.event_log import EventLog
 from ..solution.solution import Solution
 from ..solver.scenario import START, Scenario, divided
 from ..solver.start import first_state
+from ..system.hybrid import Instant
 
 
 # -- results of a solve -------------------------------------------------------------------------
-def quantities(scenario: Scenario, sol: Solution, ts: Any = ()) -> dict[str, Any]:
+def quantities(scenario: Scenario, sol: Solution, ts: Iterable[float] = ()) -> dict[str, Scalar]:
     """Outputs, states and integrals at the end, outputs at `ts`, and event times, each a number.
 
     Outputs have precedence where a state has the same name. `h(0.5)` is an output at a time, and
@@ -48,7 +51,7 @@ def _entries(leaves: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def event_times(log: Any) -> dict[str, Any]:
+def event_times(log: EventLog) -> dict[str, Scalar]:
     """The times of all events, counted from 1 for each kind."""
     seen: dict[str, int] = {}
     times = {}
@@ -89,7 +92,7 @@ class Inputs:
     scenario: Scenario
     of_p: list[str]
     of_x: list[str]
-    ts: Any = ()  # times at which outputs are results, too
+    ts: Sequence[float] | np.ndarray = ()  # times at which outputs are results, too
 
     @property
     def leaves(self) -> dict[str, Any]:
@@ -109,11 +112,11 @@ class Inputs:
         flat = [np.reshape(np.asarray(v, dtype=float), -1) for v in self.leaves.values()]
         return np.concatenate(flat) if flat else np.zeros(0)
 
-    def results(self, change: Any) -> dict[str, Any]:
+    def results(self, change: Vector) -> dict[str, Scalar]:
         """The quantities of the changed model."""
         return quantities(self.scenario, self.solve(change), self.ts)
 
-    def solve(self, change: Any, **options: Any) -> Solution:
+    def solve(self, change: Vector, **options: Any) -> Solution:
         """The solution of the changed model."""
         moved, at = {}, 0
         for name, leaf in self.leaves.items():
@@ -123,19 +126,21 @@ class Inputs:
         s = self.scenario
         p = _shifted(s.p, {name: moved[name] for name in self.of_p}, "p")
 
-        def start(p: Any) -> Any:
+        def start(p: Params) -> Instant:
             now = s.start_at(p)
             return now.replace(x=_shifted(now.x, {k: moved[START + k] for k in self.of_x}, "x"))
 
         return s.replace(start=start).solve(p, **options)
 
 
-def _shifted(tree: Any, changes: dict[str, Any], root: str) -> Any:
+def _shifted(tree: Tree, changes: dict[str, Any], root: str) -> Tree:
     values = {name: value_of(tree, name, root) + change for name, change in changes.items()}
     return with_values(tree, values, root) if values else tree
 
 
-def inputs(scenario: Scenario, names: Sequence[str] | None, ts: Any = ()) -> Inputs:
+def inputs(
+    scenario: Scenario, names: Sequence[str] | None, ts: Sequence[float] | np.ndarray = ()
+) -> Inputs:
     """The numbers called `names`, or all floats of p and of the start.
 
     Where equations restrict x (index 2), a start cannot be varied number by number.
@@ -149,7 +154,7 @@ def inputs(scenario: Scenario, names: Sequence[str] | None, ts: Any = ()) -> Inp
     return Inputs(scenario, floats(scenario.p, "p"), of_x, ts)
 
 
-def floats(tree: Any, root: str) -> list[str]:
+def floats(tree: Tree, root: str) -> list[str]:
     """The names of what is differentiated without being asked for: floats, not whole numbers."""
     return [k for k in leaf_names(tree, root) if _is_a(value_of(tree, k, root), jnp.floating)]
 
@@ -162,5 +167,5 @@ def whole_numbers(scenario: Scenario) -> list[str]:
     return [*of_p, *(START + name for name in of_x)]
 
 
-def _is_a(leaf: Any, kind: Any) -> bool:
+def _is_a(leaf: Number, kind: type) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(leaf), kind))

@@ -14,8 +14,10 @@ import numpy as np
 
 from ..base.names import unit_of
 from ..base.text import number, table
+from ..base.types import Units, Vector
 from ..estimate.monitor import said
 from ..solution.csv_files import write_columns
+from ..solution.solution import Solution
 from . import options, solution_output
 from .command import Command, Outcome, UsageError, plain
 from .figures import sensitivity_figure
@@ -29,7 +31,7 @@ EXAMPLES = """\
   saltus sensitivities ball.py --of h --ts 1:7:1        also at times before the end
   saltus sensitivities ball.py --out run                a table, and a picture over time
 """
-ROWS = 40  # of a printed table
+TABLE_ROWS = 40  # at most
 
 
 class Sensitivities(NamedTuple):
@@ -90,7 +92,7 @@ def _run(args: argparse.Namespace) -> Outcome:
     return Outcome("\n\n".join(parts), data, complaint, 1 if lost else 0)
 
 
-def reached(sol: Any, ts: Any, points: int | None) -> np.ndarray:
+def reached(sol: Solution, ts: np.ndarray | None, points: int | None) -> np.ndarray:
     """The times asked for that the solution has; none unless asked for."""
     if ts is None:
         return np.linspace(float(sol.start), float(sol.last.t), points) if points else np.zeros(0)
@@ -101,7 +103,7 @@ def reached(sol: Any, ts: Any, points: int | None) -> np.ndarray:
 def sensitivities(varied: Inputs, names: list[str]) -> Sensitivities:
     """The results `names` and their derivatives, by the sweep that is cheaper."""
 
-    def results(change: Any) -> tuple[Any, Any]:
+    def results(change: Vector) -> tuple[Vector, Vector]:
         found = varied.results(change)
         values = jnp.stack([found[name] for name in names])
         return values, values
@@ -128,24 +130,26 @@ def left_out(varied: Inputs, by: str | None) -> list[str]:
 
 
 # -- what is shown ------------------------------------------------------------------------------
-def as_text(found: Sensitivities, units: Any) -> str:
+def as_text(found: Sensitivities, units: Units) -> str:
     """Tables as wide as the terminal, one below the other."""
     rows = [
         [_label(name, units), number(value, 6, True), *(number(v, 6, True) for v in row)]
-        for name, value, row in zip(found.names[:ROWS], found.values, found.jacobian, strict=False)
+        for name, value, row in zip(
+            found.names[:TABLE_ROWS], found.values, found.jacobian, strict=False
+        )
     ]
     head = ["", "value", *(f"d/d {name}" for name in found.by)]
     blocks = []
     for columns in _blocks([head, *rows]):
         cells = [[line[k] for k in (0, *columns)] for line in [head, *rows]]
         blocks.append(table(cells[0], cells[1:]))
-    more = len(found.names) - ROWS
+    more = len(found.names) - TABLE_ROWS
     if more > 0:
         blocks.append(f"... and {more} more results: choose with --of, or see all with --out.")
     return "\n\n".join(blocks)
 
 
-def _label(name: str, units: Any) -> str:
+def _label(name: str, units: Units) -> str:
     unit = unit_of(units, name.partition("(")[0])
     return f"{name} [{unit}]" if unit else name
 
@@ -189,7 +193,7 @@ def as_data(found: Sensitivities) -> dict[str, Any]:
 
 
 def write(
-    found: Sensitivities, varied: Inputs, sol: Any, folder: Path
+    found: Sensitivities, varied: Inputs, sol: Solution, folder: Path
 ) -> tuple[list[Path], list[str]]:
     """The table and the picture as files."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -15,16 +15,22 @@ import numpy as np
 from ..base.extras import MissingExtra
 from ..base.names import named
 from ..base.results import Result, SolveError
+from ..base.types import Tree
 from ..estimate.monitor import said
 from ..solution.csv_files import write_events, write_trajectory
 from ..solution.description import algebraic_names, event_name, mode_name
+from ..solution.event_log import EventLog
 from ..solution.frames import labelled
-from ..solution.plotting import PANELS, pyplot
+from ..solution.plotting import MAX_PANELS, pyplot
+from ..solution.solution import Solution
 from ..system.hybrid import Instant
-from .command import by_name, plain
+from .command import JSON, by_name, plain
 from .options import Setup
 
-POINTS = 201
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SAVED_POINTS = 201
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +40,13 @@ class Solved:
     Without `ts` that is at `points` times, from the start to where it got.
     """
 
-    sol: Any
+    sol: Solution
     error: SolveError | None
     ts: np.ndarray | None = None
-    points: int = POINTS
+    points: int = SAVED_POINTS
 
     @functools.cached_property
-    def samples(self) -> tuple[np.ndarray, Any]:
+    def samples(self) -> tuple[np.ndarray, Tree]:
         """Times that were reached, and the outputs there."""
         sol = self.sol
         if self.ts is None:
@@ -57,8 +63,9 @@ def solved(setup: Setup, ts: np.ndarray | None = None, points: int | None = None
         try:
             sol = setup.scenario.solve(ts=ts)
         except SolveError as stop:
+            assert isinstance(stop.solution, Solution)
             sol, error = stop.solution, stop
-    return Solved(sol, error, ts, points or POINTS)
+    return Solved(sol, error, ts, points or SAVED_POINTS)
 
 
 # -- files --------------------------------------------------------------------------------------
@@ -72,13 +79,13 @@ def write(run: Solved, folder: Path) -> tuple[list[Path], list[str]]:
         sol.save(folder / "solution.npz"),
     ]
     names = list(named(sol.y, "y"))
-    figure, notes = picture(folder / "trajectory.png", lambda: sol.plot(*names[:PANELS]))
-    if figure and len(names) > PANELS:
-        notes.append(f"{figure.name} shows the first {PANELS} of {len(names)} outputs.")
+    figure, notes = picture(folder / "trajectory.png", lambda: sol.plot(*names[:MAX_PANELS]))
+    if figure and len(names) > MAX_PANELS:
+        notes.append(f"{figure.name} shows the first {MAX_PANELS} of {len(names)} outputs.")
     return [*files, *([figure] if figure else [])], notes
 
 
-def picture(path: Path, draw: Callable[[], Any]) -> tuple[Path | None, list[str]]:
+def picture(path: Path, draw: Callable[[], Figure]) -> tuple[Path | None, list[str]]:
     """A figure as a file, or a note why there is none."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # files only, no window
     try:
@@ -120,12 +127,13 @@ def as_data(run: Solved) -> dict[str, Any]:
     }
 
 
-def _states(x: Any, z: Any) -> dict[str, Any]:
+def _states(x: Tree, z: Tree) -> dict[str, JSON]:
     """Differential and algebraic states by name."""
-    return {**by_name(x, "x"), **plain(algebraic_names(Instant(0.0, x, z)))}
+    algebraic = algebraic_names(Instant(0.0, x, z))
+    return {**by_name(x, "x"), **{name: plain(value) for name, value in algebraic.items()}}
 
 
-def events_as_data(log: Any) -> list[dict[str, Any]]:
+def events_as_data(log: EventLog) -> list[dict[str, Any]]:
     """The event log, a JSON object per event."""
     rows = []
     for k in range(int(log.count)):

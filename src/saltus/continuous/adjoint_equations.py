@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +11,25 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ..base.leaves import Leaves
-from ..simulate.record import READ, Spec
+from ..base.types import Scalar, Vector
+from ..simulate.record import Spec
 from ..sweep.rows import Mask, RowData, masked, pulled, spread
 from .fields import arrival, explicit, field, inside, late_by_time, length_of, reads
-from .integration import FLOOR, Advance, explicit_step, norm, over_row
+from .integration import ABSOLUTE_FLOOR, Advance, explicit_step, norm, over_row
 from .linear_radau import collocation_step
 
+if TYPE_CHECKING:
+    from .rules import Continuous
+
 # Lobatto's points and weights on (0, 1): four points, order 6.
-POINTS = 0.5 * (1 + np.array([-1.0, -(0.2**0.5), 0.2**0.5, 1.0]))
-WEIGHTS = np.array([1.0, 5.0, 5.0, 1.0]) / 12
+LOBATTO_POINTS = 0.5 * (1 + np.array([-1.0, -(0.2**0.5), 0.2**0.5, 1.0]))
+LOBATTO_WEIGHTS = np.array([1.0, 5.0, 5.0, 1.0]) / 12
 
 Pull = Callable[[Leaves, Leaves], tuple[Leaves, Leaves]]  # (state, adjoint) -> their slopes
 
 
 def flow_adjoint(
-    way: Any, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
+    way: Continuous, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
     lam: Leaves, end: Leaves,
 ) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
     """From the end of a row to its start: adjoints, what they add to the gradient, the state.
@@ -40,7 +44,7 @@ def flow_adjoint(
     pull = _pull(moves, masks[-1], theta, length)
     if end:
         back = lambda here: tuple(-length * v for v in moves(here, theta))
-        read = (row.kind == READ) & reads(spec, masks)
+        read = row.is_read & reads(spec, masks)
         last = dense(s, theta, 1.0) if reads(spec, masks) else end
         last = tuple(jnp.where(read, a, b) for a, b in zip(last, end, strict=True))
         lam, gradient, begun = _together(
@@ -64,20 +68,20 @@ def _judge(rtol: float, n: int, mask: Mask, theta: Leaves, lam: Leaves) -> Calla
     """The error of adjoints (the first `n` leaves) and of a gradient.
 
     A gradient is nothing where parameters that change by their own size change the loss less than
-    states of size `FLOOR` do."""
+    states of size `ABSOLUTE_FLOOR` do."""
     used = masked(theta, mask)
     most = jnp.max(jnp.stack([jnp.max(jnp.abs(v), initial=0.0) for v in lam]))
     sizes = [jnp.max(jnp.abs(v), initial=0.0) for v in used]
-    floor = tuple(FLOOR * most / jnp.where(v > 0, v, 1.0) + 1e-200 for v in sizes)
+    floor = tuple(ABSOLUTE_FLOOR * most / jnp.where(v > 0, v, 1.0) + 1e-200 for v in sizes)
 
-    def judge(error: Leaves, old: Leaves, new: Leaves) -> Any:
+    def judge(error: Leaves, old: Leaves, new: Leaves) -> Scalar:
         adjoints = norm(error[:n], old[:n], new[:n], rtol)
         return jnp.maximum(adjoints, norm(error[n:], old[n:], new[n:], rtol, floor))
 
     return judge
 
 
-def _pull(moves: Callable, mask: Mask, theta: Leaves, length: Any) -> Pull:
+def _pull(moves: Callable, mask: Mask, theta: Leaves, length: Scalar) -> Pull:
     """Slopes of adjoints and gradient, backward along the row: `G_s^T lam, G_theta^T lam`."""
 
     def pull(here: Leaves, lam: Leaves) -> tuple[Leaves, Leaves]:
@@ -93,7 +97,7 @@ def _at_save_time(
     """A value at a save time is one at a fixed length of the row, moved (M84)."""
     late = late_by_time(spec, len(spec.model.actions) - 1, row)
     moved, gradient = transposed(arrival(spec, masks, row, late), masks[-1], end, theta, lam)
-    read = row.kind == READ
+    read = row.is_read
     return (
         tuple(jnp.where(read, a, b) for a, b in zip(moved, lam, strict=True)),
         tuple(jnp.where(read, v, jnp.zeros_like(v)) for v in gradient),
@@ -115,7 +119,7 @@ def _interpolating(
     """Adjoints and gradient side by side, states from the dense solution."""
     n = len(lam)
 
-    def slope(u: Any, y: Leaves) -> Leaves:
+    def slope(u: Scalar, y: Leaves) -> Leaves:
         change, gain = pull(at(u), y[:n])
         return (*change, *gain)
 
@@ -132,12 +136,12 @@ def _quadrature(
     alone = lambda error, old, new: judge((*error, *zeros), (*old, *zeros), (*new, *zeros))
     inner = explicit_step(lambda u, y: pull(at(u), y)[0], alone)
 
-    def step(u: Any, h: Any, y: Leaves) -> Advance:
+    def step(u: Scalar, h: Scalar, y: Leaves) -> Advance:
         tried = inner(u, h, y[:n])
-        values = [y[:n], *(inner(u, c * h, y[:n]).y for c in POINTS[1:-1]), tried.y]
-        gains = [pull(at(u + c * h), v)[1] for c, v in zip(POINTS, values, strict=True)]
+        values = [y[:n], *(inner(u, c * h, y[:n]).y for c in LOBATTO_POINTS[1:-1]), tried.y]
+        gains = [pull(at(u + c * h), v)[1] for c, v in zip(LOBATTO_POINTS, values, strict=True)]
         total = y[n:]
-        for w, gain in zip(WEIGHTS, gains, strict=True):
+        for w, gain in zip(LOBATTO_WEIGHTS, gains, strict=True):
             total = tuple(t + h * w * g for t, g in zip(total, gain, strict=True))
         return Advance((*tried.y, *total), tried.error)
 
@@ -160,12 +164,12 @@ def _together(
     """States, adjoints and gradient, all backward."""
     n = len(lam)
 
-    def slope(u: Any, y: Leaves) -> Leaves:
+    def slope(u: Scalar, y: Leaves) -> Leaves:
         change, gain = pull(y[:n], y[n : 2 * n])
         return (*back(y[:n]), *change, *gain)
 
-    def judge(error: Leaves, old: Leaves, new: Leaves) -> Any:
-        states = norm(error[:n], old[:n], new[:n], rtol, (jnp.asarray(FLOOR),) * n)
+    def judge(error: Leaves, old: Leaves, new: Leaves) -> Scalar:
+        states = norm(error[:n], old[:n], new[:n], rtol, (jnp.asarray(ABSOLUTE_FLOOR),) * n)
         return jnp.maximum(states, rest(error[n:], old[n:], new[n:]))
 
     y = over_row(explicit_step(slope, judge), (*end, *lam, *gradient), 5)
@@ -178,15 +182,15 @@ def _stiff(
     """Stiff equations and systems with a constraint; the gradient is summed up at the stages."""
     flat, back = ravel_pytree(lam)
 
-    def parts(u: Any) -> tuple[Any, Any]:
+    def parts(u: Scalar) -> tuple[Any, Any]:
         here = at(u)
         column = lambda v: ravel_pytree(pull(here, back(v))[0])[0]
         return jax.vmap(column, out_axes=1)(jnp.eye(flat.size)), jnp.zeros_like(flat)
 
-    def sums(u: Any, y: Any) -> Leaves:
+    def sums(u: Scalar, y: Vector) -> Leaves:
         return pull(at(u), back(y))[1]
 
-    def judge(error: Leaves, old: Leaves, new: Leaves) -> Any:
+    def judge(error: Leaves, old: Leaves, new: Leaves) -> Scalar:
         split = lambda v: (*back(v[0]), *v[1:])
         return rest(split(error), split(old), split(new))
 

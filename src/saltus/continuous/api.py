@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from ..base.losses import numbers_of, scalar
 from ..base.text import picture
+from ..base.types import Jaxpr, Params, Tree
 from ..simulate.primitive import simulate_p
 from ..solution.solution import Solution
 from ..solver.context import asking, gathering
@@ -20,7 +21,7 @@ from .rules import Continuous
 Loss = Callable[[Any], Any]
 
 
-def forward(fn: Loss, p: Any, *, rtol: float = 1e-10) -> Any:
+def forward(fn: Loss, p: Params, *, rtol: float = 1e-10) -> Tree:
     """The Jacobian of `fn(p)` by variational equations, like `jax.jacfwd(fn)(p)`.
 
     `fn` calls `saltus.solve` and may return any pytree of numbers: saved values, event times, ...
@@ -32,7 +33,7 @@ def forward(fn: Loss, p: Any, *, rtol: float = 1e-10) -> Any:
 
 
 def adjoint(
-    loss: Loss, p: Any, *, variant: str = "interpolating", rtol: float = 1e-10
+    loss: Loss, p: Params, *, variant: str = "interpolating", rtol: float = 1e-10
 ) -> tuple[Any, Any]:
     """`(loss(p), gradient)` by adjoint equations, like `jax.value_and_grad(loss)(p)`.
 
@@ -45,14 +46,16 @@ def adjoint(
         return jax.value_and_grad(run)(numbers)
 
 
-def hessian(loss: Loss, p: Any, *, variant: str = "interpolating", rtol: float = 1e-10) -> Any:
+def hessian(loss: Loss, p: Params, *, variant: str = "interpolating", rtol: float = 1e-10) -> Tree:
     """The Hessian of `loss(p)`, forward over adjoint: all columns side by side (M86)."""
     numbers, run = _prepared(loss, p, "hessian")
     with asking(Continuous(variant, rtol)):
         return jax.hessian(run)(numbers)
 
 
-def hvp(loss: Loss, p: Any, v: Any, *, variant: str = "interpolating", rtol: float = 1e-10) -> Any:
+def hvp(
+    loss: Loss, p: Params, v: Tree, *, variant: str = "interpolating", rtol: float = 1e-10
+) -> Tree:
     """The Hessian of `loss(p)` times `v`, forward over adjoint (M86)."""
     numbers, run = _prepared(loss, p, "hvp")
     along, _ = numbers_of(v, "continuous.hvp")
@@ -70,7 +73,7 @@ def hvp(loss: Loss, p: Any, v: Any, *, variant: str = "interpolating", rtol: flo
 
 
 def _prepared(
-    fn: Loss, p: Any, owner: str, any_result: bool = False
+    fn: Loss, p: Params, owner: str, any_result: bool = False
 ) -> tuple[Any, Callable[[Any], Any]]:
     """The numbers in p, and the function of them."""
     owner = f"continuous.{owner}"
@@ -82,14 +85,14 @@ def _prepared(
 
 
 def solving(fn: Loss, owner: str) -> Loss:
-    """The function, with an error where it does not solve anything."""
+    """The function, which raises an error if it never calls `saltus.solve`."""
     if not callable(fn):
         raise TypeError(
             f"{owner}: the function is {type(fn).__name__}, expected a function of p that calls "
             "saltus.solve. The function comes first, then p."
         )
 
-    def run(p: Any) -> Any:
+    def run(p: Params) -> Tree:
         with gathering() as sols:
             out = fn(p)
         if not sols and not sols.inner and not _solves(jax.make_jaxpr(fn)(p).jaxpr):
@@ -102,7 +105,7 @@ def solving(fn: Loss, owner: str) -> Loss:
     return run
 
 
-def _solves(jaxpr: Any) -> bool:
+def _solves(jaxpr: Jaxpr) -> bool:
     """Whether there is a solve in a program, also in parts that were compiled before."""
     for eqn in jaxpr.eqns:
         if eqn.primitive in (simulate_p, tape_p):
@@ -115,7 +118,7 @@ def _solves(jaxpr: Any) -> bool:
 
 
 def drift(sol: Solution, *, rtol: float = 1e-10) -> float:
-    """How far states that are integrated backward come from those of a solution, in its tolerances.
+    """How far states that are integrated backward drift from those of a solution, in tolerances.
 
     Where this is large, `variant="backsolve"` is not to be trusted.
     """

@@ -8,16 +8,16 @@ times stand still. Level r + 1 carries a tangent along, as the variational equat
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves
+from ..base.types import Scalar
 from ..methods.runge_kutta import ExplicitStepper
 from ..model.algebraic_states import determined
 from ..model.model import At
-from ..simulate.record import READ, Spec, action_of
+from ..simulate.record import Spec
 from ..sweep.rows import Mask, RowData, halves, lift, par_of, save_time
 
 
@@ -52,11 +52,11 @@ def field(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> Callable:
     return _lifted(_base(spec, row, len(masks)), spec, masks)
 
 
-def inside(spec: Spec, masks: tuple[Mask, ...], row: RowData, length: Any) -> Callable:
+def inside(spec: Spec, masks: tuple[Mask, ...], row: RowData, length: Scalar) -> Callable:
     """`(s, theta, u) -> s` after the part `u` of a row of this length: the dense solution."""
     model, degree = spec.model, len(masks)
 
-    def dense(s: Leaves, theta: Leaves, u: Any) -> Leaves:
+    def dense(s: Leaves, theta: Leaves, u: Scalar) -> Leaves:
         def part(s: Leaves, theta: Leaves) -> Leaves:
             par = par_of(spec, theta, row)
             at = At(s[0], s[1:], row.i, row.z)
@@ -73,12 +73,14 @@ def reads(spec: Spec, masks: tuple[Mask, ...]) -> bool:
     return len(masks[0]) > spec.model.n_theta
 
 
-def length_of(spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves) -> Any:
+def length_of(
+    spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves
+) -> Scalar:
     """How long a row is: up to a save time, or as recorded."""
     if not reads(spec, masks):
         return row.h
     left = jax.lax.stop_gradient(save_time(spec, theta, row) - s[0])
-    return jnp.where(row.kind == READ, left, row.h)
+    return jnp.where(row.is_read, left, row.h)
 
 
 def late_by_guard(spec: Spec, k: int, row: RowData, degree: int) -> Callable:
@@ -86,12 +88,12 @@ def late_by_guard(spec: Spec, k: int, row: RowData, degree: int) -> Callable:
     model = spec.model
     move = _base(spec, row, degree)
 
-    def value(s: Leaves, theta: Leaves) -> Any:
+    def value(s: Leaves, theta: Leaves) -> Scalar:
         par = par_of(spec, theta, row)
         at = determined(model, At(s[0], s[1:], row.i, row.z), par, degree)
         return model.one_guard(model.actions[k], at, par, row.member)
 
-    def delta(s: Leaves, theta: Leaves, ds: Leaves, dtheta: Leaves) -> Any:
+    def delta(s: Leaves, theta: Leaves, ds: Leaves, dtheta: Leaves) -> Scalar:
         change = jax.jvp(value, (s, theta), (ds, dtheta))[1]
         slope = jax.jvp(lambda y: value(y, theta), (s,), (move(s, theta),))[1]
         return -change / slope
@@ -103,11 +105,11 @@ def late_by_time(spec: Spec, k: int, row: RowData) -> Callable:
     """The same where the time of an action, or a save time, is known ahead."""
     model = spec.model
 
-    def left(s: Leaves, theta: Leaves) -> Any:
+    def left(s: Leaves, theta: Leaves) -> Scalar:
         par = par_of(spec, theta, row)
         due = model.time_of(model.actions[k], At(s[0], s[1:], row.i, row.z), par)
         if len(theta) > model.n_theta and k == len(model.actions) - 1:
-            saves = (action_of(row.kind) > k) | (row.kind == READ)
+            saves = (row.action > k) | row.is_read
             due = jnp.where(saves, save_time(spec, theta, row), due)
         return due - s[0]
 

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ..base.leaves import Leaves
-from ..simulate.record import READ, Spec
+from ..base.types import Scalar
+from ..simulate.record import Spec
 from ..sweep.rows import Mask, RowData
 from .fields import arrival, explicit, field, inside, late_by_time, length_of, reads
-from .integration import FLOOR, explicit_step, norm, nothing, over_row
+from .integration import ABSOLUTE_FLOOR, explicit_step, norm, nothing, over_row
 from .linear_radau import collocation_step
 
 
@@ -28,24 +29,24 @@ def flow_tangent(
         return out
     late = late_by_time(spec, len(spec.model.actions) - 1, row)
     held = arrival(spec, masks, row, late)(end, theta, out, dtheta)
-    return tuple(jnp.where(row.kind == READ, a, b) for a, b in zip(held, out, strict=True))
+    return tuple(jnp.where(row.is_read, a, b) for a, b in zip(held, out, strict=True))
 
 
 def _explicit(
-    rtol: float, spec: Spec, masks: tuple[Mask, ...], row: RowData, length: Any, s: Leaves,
+    rtol: float, spec: Spec, masks: tuple[Mask, ...], row: RowData, length: Scalar, s: Leaves,
     theta: Leaves, ds: Leaves, dtheta: Leaves,
 ) -> tuple[Leaves, Leaves]:  # fmt: skip
     """States and tangents side by side."""
     n, moves = len(s), field(spec, masks, row)
 
-    def slope(u: Any, y: Leaves) -> Leaves:
+    def slope(u: Scalar, y: Leaves) -> Leaves:
         speed, change = jax.jvp(moves, (y[:n], theta), (y[n:], dtheta))
         return tuple(length * v for v in (*speed, *change))
 
     floor = nothing(theta, dtheta, n)
 
-    def judge(error: Leaves, old: Leaves, new: Leaves) -> Any:
-        states = norm(error[:n], old[:n], new[:n], rtol, (jnp.asarray(FLOOR),) * n)
+    def judge(error: Leaves, old: Leaves, new: Leaves) -> Scalar:
+        states = norm(error[:n], old[:n], new[:n], rtol, (jnp.asarray(ABSOLUTE_FLOOR),) * n)
         return jnp.maximum(states, norm(error[n:], old[n:], new[n:], rtol, floor))
 
     y = over_row(explicit_step(slope, judge), (*s, *ds), 5)
@@ -53,7 +54,7 @@ def _explicit(
 
 
 def _implicit(
-    rtol: float, spec: Spec, masks: tuple[Mask, ...], row: RowData, length: Any, s: Leaves,
+    rtol: float, spec: Spec, masks: tuple[Mask, ...], row: RowData, length: Scalar, s: Leaves,
     theta: Leaves, ds: Leaves, dtheta: Leaves,
 ) -> tuple[Leaves, Leaves]:  # fmt: skip
     """Tangents along the dense solution: stiff equations, and systems with a constraint."""
@@ -61,7 +62,7 @@ def _implicit(
     flat, back = ravel_pytree(ds)
     zeros = tuple(jnp.zeros_like(d) for d in dtheta)
 
-    def parts(u: Any) -> tuple[Any, Any]:
+    def parts(u: Scalar) -> tuple[Any, Any]:
         here = dense(s, theta, u)
         push = lambda v, d: ravel_pytree(jax.jvp(moves, (here, theta), (back(v), d))[1])[0]
         matrix = jax.vmap(lambda v: push(v, zeros), out_axes=1)(jnp.eye(flat.size))
@@ -69,7 +70,7 @@ def _implicit(
 
     floor = nothing(theta, dtheta, len(ds))
 
-    def judge(error: Leaves, old: Leaves, new: Leaves) -> Any:
+    def judge(error: Leaves, old: Leaves, new: Leaves) -> Scalar:
         return norm(back(error[0]), back(old[0]), back(new[0]), rtol, floor)
 
     (y,) = over_row(collocation_step(parts, judge), (flat,), 6)

@@ -13,21 +13,23 @@ import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, combine
-from ..methods.tableaus import tsit5
+from ..base.types import Flag, Scalar
+from ..methods.explicit_methods import tsit5
 
-MOST, LEAST = 10_000, 1e-9  # steps in one row, and the length of one
-STUCK = 0.3  # of the error that is left when a step is shortened
-SMALL = 1e-3  # parts of the largest entry of a leaf that have its whole tolerance
-TINY = 1e-5  # ... of the largest entry of all
-ROUNDINGS = 16  # what a relative tolerance is at least, for numbers of single precision
-FLOOR = 1e-6  # states that are so small need no relative accuracy
+MAX_STEPS_PER_ROW = 10_000
+MIN_STEP = 1e-9  # relative to the length of the row
+ROUNDING_SHARE = 0.3  # of the error left after halving: then it is rounding
+LEAF_FLOOR = 1e-3  # relative to the largest entry of a leaf: smaller ones share its tolerance
+STATE_FLOOR = 1e-5  # the same, relative to the largest entry of all
+MIN_RTOL_ROUNDINGS = 16  # in units of rounding: the smallest relative tolerance
+ABSOLUTE_FLOOR = 1e-6  # smaller states need no relative accuracy
 
 
 class Advance(NamedTuple):
     """A step that was tried: where it ends, and its error in units of the tolerance."""
 
     y: Leaves
-    error: Any
+    error: Scalar
 
 
 Step = Callable[[Any, Any, Leaves], Advance]  # (u, h, y)
@@ -39,9 +41,9 @@ def over_row(step: Step, y: Leaves, order: int) -> Leaves:
     An error that shorter steps do not make smaller is rounding: such a step is taken.
     """
 
-    def going(state: tuple) -> Any:
+    def going(state: tuple) -> Flag:
         k, u, h, *_ = state
-        return (u < 1) & (k < MOST) & (h > LEAST)
+        return (u < 1) & (k < MAX_STEPS_PER_ROW) & (h > MIN_STEP)
 
     def body(state: tuple) -> tuple:
         k, u, h, before, stuck, y = state
@@ -49,7 +51,7 @@ def over_row(step: Step, y: Leaves, order: int) -> Leaves:
         h = jnp.where(last, 1 - u, h)
         tried = step(u, h, y)
         known = jnp.isfinite(tried.error)
-        stuck = jnp.where(known & (tried.error > STUCK * before), stuck + 1, 0)
+        stuck = jnp.where(known & (tried.error > ROUNDING_SHARE * before), stuck + 1, 0)
         ok = known & ((tried.error <= 1) | (stuck >= 3))
         size = jnp.where(known, jnp.maximum(tried.error, 1e-10), 1e10)
         factor = jnp.clip(0.9 * size ** (-1.0 / order), 0.1, jnp.where(stuck > 0, 1.0, 5.0))
@@ -66,7 +68,7 @@ def over_row(step: Step, y: Leaves, order: int) -> Leaves:
     return tuple(v + bad.astype(v.dtype) for v in y)
 
 
-def norm(error: Leaves, old: Leaves, new: Leaves, rtol: Any, floor: Any = ()) -> Any:
+def norm(error: Leaves, old: Leaves, new: Leaves, rtol: float, floor: Leaves = ()) -> Scalar:
     """The largest error in units of `rtol`, relative to entries, leaves and the whole.
 
     What is below `floor`, one for each leaf, needs no digits: tangents that start from nothing
@@ -80,22 +82,22 @@ def norm(error: Leaves, old: Leaves, new: Leaves, rtol: Any, floor: Any = ()) ->
     least = floor or (1e-200,) * len(tops)
     worst = jnp.zeros(())
     for e, a, b, top, low in zip(error, old, new, tops, least, strict=True):
-        size = jnp.maximum(jnp.abs(a), jnp.abs(b)) + SMALL * top + TINY * most + low
-        least_rtol = ROUNDINGS * float(jnp.finfo(a.dtype).eps)
+        size = jnp.maximum(jnp.abs(a), jnp.abs(b)) + LEAF_FLOOR * top + STATE_FLOOR * most + low
+        least_rtol = MIN_RTOL_ROUNDINGS * float(jnp.finfo(a.dtype).eps)
         bound = jnp.maximum(rtol, least_rtol) * size
         worst = jnp.maximum(worst, jnp.max(jnp.abs(e) / bound, initial=0.0))
     return worst
 
 
 def nothing(theta: Leaves, dtheta: Leaves, count: int) -> Leaves:
-    """Tangents that are nothing: those that change states of size 1 by `FLOOR` when the
+    """Tangents that are nothing: those that change states of size 1 by `ABSOLUTE_FLOOR` when the
     parameters that move change by their own size."""
     step, size = jnp.zeros(()), jnp.zeros(())
     for v, d in zip(theta, dtheta, strict=False):
         moves = jnp.abs(d) > 0
         step = jnp.maximum(step, jnp.max(jnp.abs(d), initial=0.0))
         size = jnp.maximum(size, jnp.max(jnp.where(moves, jnp.abs(v), 0.0), initial=0.0))
-    floor = FLOOR * step / jnp.where(size > 0, size, 1.0) + 1e-200
+    floor = ABSOLUTE_FLOOR * step / jnp.where(size > 0, size, 1.0) + 1e-200
     return (floor,) * count
 
 
@@ -103,7 +105,7 @@ def explicit_step(slope: Callable[[Any, Leaves], Leaves], judge: Callable) -> St
     """Tsitouras' method; `judge(error, old, new)` says how large the error is."""
     tab = tsit5()
 
-    def step(u: Any, h: Any, y: Leaves) -> Advance:
+    def step(u: Scalar, h: Scalar, y: Leaves) -> Advance:
         ks = [slope(u, y)]
         for j in range(1, tab.stages):
             ks.append(slope(u + tab.c[j] * h, combine(y, h, tab.a[j], ks)))

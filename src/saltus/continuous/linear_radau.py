@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.types import Array, Scalar, Vector
 from .integration import Advance
 
 _ROOT = 6**0.5
@@ -30,7 +31,7 @@ _TWICE = np.concatenate([WEIGHTS, WEIGHTS])
 Linear = Callable[[Any], tuple[Any, Any]]  # u -> (A, b)
 
 
-def _one(h: Any, y: Any, matrices: Any, pushes: Any) -> Any:
+def _one(h: Scalar, y: Vector, matrices: Array, pushes: Array) -> Vector:
     """The three stages of a step from `y`; the last one is its end."""
     n = y.shape[0]
     blocks = [
@@ -46,7 +47,7 @@ def collocation_step(parts: Linear, judge: Callable, sums: Callable | None = Non
     `sums(u, y)` are integrands that go with the solution: `y` is then `(y, *integrals)`.
     """
 
-    def step(u: Any, h: Any, leaves: tuple) -> Advance:
+    def step(u: Scalar, h: Scalar, leaves: tuple) -> Advance:
         y, *rest = leaves
         half = 0.5 * h
         at = u + jnp.concatenate([half * NODES, half + half * NODES, h * NODES])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -23,30 +23,35 @@ from ..base.leaves import Leaves
 from ..base.names import named, numbered
 from ..base.text import number, table
 from ..base.tracing import is_traced
+from ..base.types import Array, HostArray, Scalar, Tree, Vector
 from ..model.algebraic_states import attached
 from ..model.model import At, Model, Par
-from ..solution.plotting import COLOURS, LINES, pyplot
+from ..solution.plotting import COLOURS, MAX_EVENT_LINES, pyplot
 from ..solution.solution import Solution
 from .rules import Continuous
 
-SHOWN = 12  # numbers that are printed
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_NUMBERS = 12  # that are printed
 
 
 class Adjoints(eqx.Module):
     """`lambda` and `mu` along a solution; where they jump there are two entries with the same time.
 
-    They jump at events, and at times at which the loss looks (saved values, `sol(t)`, `sol.at(t)`,
-    states after events): what is seen there counts in the entry before, not in the one after.
+    They jump at events, and at times at which the loss reads the solution (saved values, `sol(t)`,
+    `sol.at(t)`, states after events): what is read counts in the entry before, not the one after.
     `lam` has the structure of x, `mu` that of z (`None` without constraints), with one axis more;
     `jump` marks entries just before a jump.
     """
 
-    t: Any
-    lam: Any
-    mu: Any
-    jump: Any
+    t: HostArray
+    lam: Tree
+    mu: Tree
+    jump: HostArray
 
-    def plot(self, names: Any = None) -> Any:
+    def plot(self, names: str | Sequence[str] | None = None) -> Figure:
         """A figure of all adjoints over time, with gaps at jumps; `names` chooses some."""
         plt, chosen = pyplot(), _chosen(self._series(), names)
         figure, axes = plt.subplots(
@@ -59,14 +64,16 @@ class Adjoints(eqx.Module):
             for part, colour in zip(parts, itertools.cycle(COLOURS)):
                 self._curve(ax, parts[part], colour, part)
             for time in times:
-                ax.axvline(time, color="0.8", lw=0.8 if len(times) <= LINES else 0.3, zorder=0)
+                ax.axvline(
+                    time, color="0.8", lw=0.8 if len(times) <= MAX_EVENT_LINES else 0.3, zorder=0
+                )
             if 1 < len(parts) <= len(COLOURS):
                 ax.legend(loc="best", ncols=2)
             ax.set_ylabel(name)
         axes[-1, 0].set_xlabel("t")
         return figure
 
-    def _curve(self, ax: Any, values: Any, colour: str, text: str) -> None:
+    def _curve(self, ax: Axes, values: HostArray, colour: str, text: str) -> None:
         """One line, interrupted at jumps; a piece that is one point is a dot."""
         t = np.asarray(self.t, float)
         pieces = np.split(np.arange(len(t)), np.flatnonzero(np.asarray(self.jump)) + 1)
@@ -89,19 +96,19 @@ class Adjoints(eqx.Module):
             for name, values in self._series().items()
             for part, v in _components(name, values).items()
         ]
-        more = f"\n... and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+        more = f"\n... and {len(rows) - MAX_NUMBERS} more" if len(rows) > MAX_NUMBERS else ""
         head = ["", *(f"t = {number(self.t[k])}" for k in (0, -1))]
-        return f"Adjoints {extent(self.t, self.jump)}\n{table(head, rows[:SHOWN])}{more}"
+        return f"Adjoints {extent(self.t, self.jump)}\n{table(head, rows[:MAX_NUMBERS])}{more}"
 
 
-def _components(name: str, values: Any) -> dict[str, Any]:
+def _components(name: str, values: Array | HostArray) -> dict[str, HostArray]:
     """Every number of a leaf over time, by name."""
     values = np.asarray(values, float)
     names = numbered([name], [values.shape[1:]], name)
     return dict(zip(names, values.reshape(len(values), -1).T, strict=True))
 
 
-def _chosen(series: dict[str, Any], names: Any) -> dict[str, Any]:
+def _chosen(series: dict[str, Any], names: str | Sequence[str] | None) -> dict[str, Any]:
     """Those that `names` ask for: `x`, or `λ of x`."""
     if names is None:
         return series
@@ -124,9 +131,9 @@ def adjoints(
     """`lambda(t)` and `mu(t)` of a loss that is a function of a solution, by adjoint equations.
 
     Write `adjoints(lambda sol: sol.integral["cost"], sol)`. Entries are at steps, at events, and at
-    times at which the loss looks. Of these, times that only exist inside `jax.vmap` or `jax.jit`
-    get no entries: write `sol(times)` instead of a `vmap` over `sol(t)`. What the loss sees of z at
-    such a time counts as a push on x there, not in `mu`.
+    times at which the loss reads the solution. Of these, times that only exist inside `jax.vmap` or
+    `jax.jit` get no entries: write `sol(times)` instead of a `vmap` over `sol(t)`. What the loss
+    reads of z at such a time counts in `lam`, as a change of x there, not in `mu`.
     """
     curve = pulled_back("adjoints", loss, sol, Continuous(variant, rtol))
     model, par = sol.spec.model, jax.tree.map(jax.lax.stop_gradient, sol.tape.par())
@@ -163,13 +170,13 @@ def _at(model: Model, at: At, par: Par, lam: Leaves) -> tuple[Leaves, Leaves]:
     z0, to_z = ravel_pytree(at.z)
     values = ravel_pytree(lam)[0]
 
-    def state(tau: Any, x: Any, z: Any) -> At:
+    def state(tau: Scalar, x: Vector, z: Vector) -> At:
         return model.with_x(at, to_x(x), tau=tau, z=to_z(z))
 
-    def flow(tau: Any, x: Any, z: Any) -> Any:
+    def flow(tau: Scalar, x: Vector, z: Vector) -> Vector:
         return ravel_pytree(model.flow(state(tau, x, z), par))[0]
 
-    def equations(tau: Any, x: Any, z: Any) -> Any:
+    def equations(tau: Scalar, x: Vector, z: Vector) -> Vector:
         return ravel_pytree(model.residuals(state(tau, x, z), par))[0]
 
     here = (at.tau, x0, z0)
@@ -182,7 +189,7 @@ def _at(model: Model, at: At, par: Par, lam: Leaves) -> tuple[Leaves, Leaves]:
     values = values.at[:size].add(-c.T @ jnp.linalg.solve(cb, b.T @ values))
     speed = flow(*here)[:size]
 
-    def algebraic(tau: Any, x: Any) -> Any:
+    def algebraic(tau: Scalar, x: Vector) -> Vector:
         return ravel_pytree(attached(model, state(tau, x, z0), par, 1).z)[0]
 
     one = jnp.ones_like(at.tau)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,9 @@ from .adjoint_equations import flow_adjoint, transposed
 from .backsolve_drift import warn_of_drift
 from .fields import arrival, explicit, late_by_guard, late_by_time
 from .forward_equations import flow_tangent
+
+if TYPE_CHECKING:
+    from ..solution.solution import Solution
 
 VARIANTS = ("interpolating", "quadrature", "backsolve")
 
@@ -65,7 +68,7 @@ class Continuous:
             )
         return state
 
-    def look_at(self, sol: Any) -> None:
+    def look_at(self, sol: Solution) -> None:
         """Called with every solution that is to be differentiated so."""
         if self.variant == "backsolve" and explicit(sol.spec):
             warn_of_drift(self, sol)

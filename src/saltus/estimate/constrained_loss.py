@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.results import Result
+from ..base.types import Array, Number, Params, Scalar, Tree, Vector
 from ..solution.solution import Solution
 from ..solver.context import gathering
 from .objective import signature
 from .parameters import Free
 from .residuals import Seen
-from .starts import FEASIBLE
+from .starts import VIOLATION_LIMIT
 from .step_limits import level, reach
+
+LossOutput: TypeAlias = Number | tuple[Number, Mapping[str, Tree]]
 
 
 class Problem:
     """A loss with constraints as a target for optimisers; one simulation gives both."""
 
-    def __init__(self, loss: Callable, free: Free, subject_to: Mapping[str, Any], p: Any):
+    def __init__(
+        self,
+        loss: Callable[[Params], LossOutput],
+        free: Free,
+        subject_to: Mapping[str, Any],
+        p: Params,
+    ):
         self.free, self.low, self.high = free, free.low, free.high
         self._loss, self._p = loss, p
         self.wanted = {name: _interval(name, v) for name, v in subject_to.items()}
@@ -49,7 +58,12 @@ class Problem:
         ends = [np.abs(np.where(np.isfinite(v), v, 0.0)) for v in (self.below, self.above)]
         self._sizes = np.maximum(1.0, np.maximum(*ends))
 
-    def _all(self, u: Any) -> tuple[Any, Any]:
+    def _all(
+        self, u: Vector
+    ) -> tuple[
+        tuple[Scalar, dict[str, Array]],
+        tuple[Mapping[str, Tree], tuple[Seen, ...], tuple[Array, ...]],
+    ]:
         """((value, constraints), (extras, what was seen, the results of all solves))."""
         with gathering() as found:
             out = self._run(u)
@@ -71,15 +85,15 @@ class Problem:
         seen = jax.lax.stop_gradient(seen)
         return (jnp.asarray(value, dtype=float), held), (extras, seen, results)
 
-    def _run(self, u: Any) -> Any:
+    def _run(self, u: Vector) -> LossOutput:
         return self._loss(self.free.into_p(u, self._p))
 
-    def held(self, u: Any) -> dict[str, Any]:
+    def held(self, u: Vector) -> dict[str, Array]:
         """The constraints by name."""
-        out = self._run(u)
-        return {name: jnp.asarray(out[1][name], dtype=float) for name in self.wanted}
+        extras = _parts(self._run(u))[1]
+        return {name: jnp.asarray(extras[name], dtype=float) for name in self.wanted}
 
-    def _stack(self, u: Any) -> tuple[Any, Any]:
+    def _stack(self, u: Vector) -> tuple[Vector, tuple]:
         (value, held), (_, *seen) = self._all(u)
         flat = [jnp.reshape(value, (1,)), *(jnp.reshape(held[n], -1) for n in self.wanted)]
         return jnp.concatenate(flat), tuple(seen)
@@ -87,11 +101,11 @@ class Problem:
     def _program(self, kind: str) -> Callable:
         if kind not in self._programs:
 
-            def both(u: Any) -> Any:
+            def both(u: Vector) -> tuple[Vector, tuple[Vector, tuple]]:
                 out, seen = self._stack(u)
                 return out, (out, seen)
 
-            def lagrangian(u: Any, factor: Any, weights: Any) -> Any:
+            def lagrangian(u: Vector, factor: Scalar | float, weights: Vector) -> Scalar:
                 out, _ = self._stack(u)
                 return factor * out[0] + jnp.dot(weights, out[1:])
 
@@ -124,7 +138,7 @@ class Problem:
 
     def _rank(self, u: np.ndarray, out: np.ndarray) -> None:
         """Keep the best point: least violation first, then least loss."""
-        rank = (max(self._off(out[1:]), FEASIBLE), float(out[0]))
+        rank = (max(self._off(out[1:]), VIOLATION_LIMIT), float(out[0]))
         if np.all(np.isfinite(rank)) and (self.best is None or rank < self.best[0]):
             self.best = (rank, np.array(u))
 
@@ -190,7 +204,7 @@ class Problem:
         """Whether the gradient exists here."""
         return level(self._solutions(jnp.asarray(u)))
 
-    def _solutions(self, u: Any) -> list[Solution]:
+    def _solutions(self, u: Vector) -> list[Solution]:
         with gathering() as found:
             self._run(u)
         return found
@@ -228,15 +242,15 @@ class Problem:
         """The values of the free parameters."""
         return np.asarray(self.free.natural(jnp.asarray(u)))
 
-    def extras(self, u: np.ndarray) -> Any:
+    def extras(self, u: np.ndarray) -> Mapping[str, Tree]:
         return self._program("extras")(jnp.asarray(u))
 
 
-def _parts(out: Any) -> tuple[Any, Mapping]:
+def _parts(out: LossOutput) -> tuple[Number, Mapping[str, Tree]]:
     """What a loss returned, as a number and a dict."""
     value, extras = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
     if isinstance(value, tuple | list) or not isinstance(extras, Mapping):
-        several = out if isinstance(out, tuple) else value
+        several: Any = out if isinstance(out, tuple) else value
         kinds = ", ".join(_kind(v) for v in several)
         raise TypeError(
             f"minimise: the loss returned a {type(several).__name__} of {len(several)} ({kinds}), "
@@ -264,7 +278,7 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def _interval(name: str, given: Any) -> tuple[Any, Any]:
+def _interval(name: str, given: Tree) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(given, tuple):
         low, high = given
         low, high = (-np.inf if low is None else low), (np.inf if high is None else high)

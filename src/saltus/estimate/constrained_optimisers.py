@@ -1,23 +1,24 @@
-"""Optimisers that keep constraints: IPOPT with exact Hessians, and SLSQP; also in boxes.
-
-Boxes are for what smooth optimisers do not manage: optima where the sequence of events changes."""
+"""Optimisers that keep constraints: IPOPT with exact Hessians, and SLSQP."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.optimize
 
 from ..base.extras import need
-from .curvature import is_stationary
 from .monitor import Monitor
-from .optimisers import OUT_OF_ITERATIONS, Ending, Limits, finite, restarting, tell
-from .starts import AT_A_KINK, FEASIBLE, IT_JUMPS, STUCK
-from .step_limits import Cautious
+from .optimisers import (
+    OUT_OF_ITERATIONS,
+    ConstrainedTarget,
+    Ending,
+    Limits,
+    finite,
+    restarting,
+    tell,
+)
 
 IPOPT_SAYS = {
     0: "solved",
@@ -32,11 +33,14 @@ IPOPT_SAYS = {
     -3: "no step could be computed",
     -13: "the loss or a constraint is not finite where it is needed",
 }
+T = TypeVar("T")
+S = TypeVar("S")
 NO_BOUND = 2e19
-MOST_BOXES, SMALLEST_BOX, SMALL_BOX = 60, 1e-5, 1e-2
 
 
-def ipopt(target: Any, u: np.ndarray, monitor: Monitor, limits: Limits, **options: Any) -> Ending:
+def ipopt(
+    target: ConstrainedTarget, u: np.ndarray, monitor: Monitor, limits: Limits, **options: Any
+) -> Ending:
     """An interior-point method on exact first and second derivatives."""
     module = need("ipyopt", "ipopt", 'optimiser="ipopt"')
     n, m = u.size, target.below.size
@@ -61,7 +65,7 @@ def ipopt(target: Any, u: np.ndarray, monitor: Monitor, limits: Limits, **option
         h = _guarded(caught, lambda: target.lagrangian_hessian(x, factor, np.array(weights)), None)
         out[:] = np.nan if h is None else h[rows, columns]
 
-    def each(mode: int, number: int, *rest: Any) -> bool:
+    def each(mode: int, number: int, *rest: object) -> bool:
         if not caught and number > 0:  # 0 is the first guess
             _guarded(
                 caught, lambda: tell(monitor, target, latest[0], *target.gradient(latest[0])), 0
@@ -85,7 +89,7 @@ def ipopt(target: Any, u: np.ndarray, monitor: Monitor, limits: Limits, **option
     return Ending(np.array(x), code in (0, 1), IPOPT_SAYS.get(code, f"IPOPT ended with {code}"))
 
 
-def _guarded(caught: list[BaseException], fn: Any, otherwise: Any) -> Any:
+def _guarded(caught: list[BaseException], fn: Callable[[], T], otherwise: S) -> T | S:
     """A call from compiled code: an exception is kept and raised afterwards."""
     if caught:
         return otherwise
@@ -96,7 +100,9 @@ def _guarded(caught: list[BaseException], fn: Any, otherwise: Any) -> Any:
         return otherwise
 
 
-def slsqp(target: Any, u: np.ndarray, monitor: Monitor, limits: Limits, **options: Any) -> Ending:
+def slsqp(
+    target: ConstrainedTarget, u: np.ndarray, monitor: Monitor, limits: Limits, **options: Any
+) -> Ending:
     """Sequential quadratic programming; its Hessian is dropped when the events change."""
     bounds = scipy.optimize.Bounds(target.low, target.high)  # type: ignore[call-arg]
     size = max(1.0, float(np.max(np.abs(target.gradient(u)[1]), initial=0.0)))
@@ -105,7 +111,9 @@ def slsqp(target: Any, u: np.ndarray, monitor: Monitor, limits: Limits, **option
         value, slope = target.gradient(u)
         return value / size, slope / size  # its first step is as long as the gradient
 
-    def once(u: np.ndarray, each: Any, left: int) -> Any:
+    def once(
+        u: np.ndarray, each: Callable[[np.ndarray], None], left: int
+    ) -> scipy.optimize.OptimizeResult:
         return scipy.optimize.minimize(
             finite(loss), u, jac=True, method="SLSQP", bounds=bounds, callback=each,
             constraints=_for_slsqp(target),
@@ -115,7 +123,7 @@ def slsqp(target: Any, u: np.ndarray, monitor: Monitor, limits: Limits, **option
     return restarting(once, target, u, monitor, limits)
 
 
-def _for_slsqp(target: Any) -> list[dict]:
+def _for_slsqp(target: ConstrainedTarget) -> list[dict]:
     """Equalities and the two sides of inequalities, as SLSQP wants them."""
     below, above = target.below, target.above
     equal = below == above
@@ -143,129 +151,3 @@ def _for_slsqp(target: Any) -> list[dict]:
 def _known(values: np.ndarray) -> np.ndarray:
     """Constraints that could not be evaluated count as badly violated."""
     return np.where(np.isfinite(values), values, -1e6)
-
-
-class Boxed:
-    """A problem within a box around a point."""
-
-    def __init__(self, problem: Any, u: np.ndarray, width: np.ndarray):
-        self._problem = problem
-        self.low, self.high = (np.clip(u + s * width, problem.low, problem.high) for s in (-1, 1))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._problem, name)
-
-
-class Spent(Exception):
-    """The iterations that one start may have are used up."""
-
-
-class Counted:
-    """A monitor that stops a search after a number of iterations, whichever optimiser counts.
-
-    Once the sequence of events has changed, half of them are kept for boxes.
-    """
-
-    def __init__(self, monitor: Monitor, problem: Any, limit: int):
-        self._monitor, self._problem, self._limit = monitor, problem, limit
-        self.left, self.boxes = limit, False
-        problem.sequences = set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._monitor, name)
-
-    @property
-    def extra(self) -> dict[str, np.ndarray]:
-        return self._monitor.extra
-
-    @extra.setter
-    def extra(self, given: dict[str, np.ndarray]) -> None:
-        self._monitor.extra = given
-
-    def iteration(self, *args: Any) -> None:
-        if self.left <= self._kept():
-            raise Spent
-        self.left -= 1
-        self._monitor.iteration(*args)
-
-    def _kept(self) -> int:
-        return 0 if self.boxes or len(self._problem.sequences) < 2 else self._limit // 2
-
-
-def counted(
-    method: Callable, problem: Any, u: np.ndarray, monitor: Counted, limits: Limits, given: dict
-) -> Ending:
-    """A search with the iterations that are left; where there are none, its best point."""
-    few = dataclasses.replace(limits, iterations=min(limits.iterations, monitor.left))
-    try:
-        if few.iterations > 0:
-            return method(Cautious(problem, u), u, monitor, few, **given)
-    except Spent:
-        pass
-    return Ending(u if problem.best is None else problem.best[1], False, OUT_OF_ITERATIONS)
-
-
-def boxed(
-    method: Callable, problem: Any, u: np.ndarray, monitor: Counted, limits: Limits, given: dict
-) -> Ending:
-    """The optimiser as it is; if it does not arrive, from the best point in boxes."""
-    monitor.boxes = False
-    ending = counted(method, problem, u, monitor, limits, given)
-    if (ending.satisfied and problem.violation(ending.u) <= FEASIBLE) or problem.best is None:
-        return ending
-    return in_boxes(problem, u, monitor, limits)
-
-
-def in_boxes(problem: Any, u: np.ndarray, monitor: Counted, limits: Limits) -> Ending:
-    """From the best point, in boxes that shrink.
-
-    Where the sequence of events changes, loss and constraints jump or have a kink, and an optimiser
-    for smooth problems may circle. In a box it can only improve on the best point or not; boxes
-    grow and shrink with that (M59).
-    """
-    monitor.boxes = True
-    size = np.where(np.isfinite(problem.high - problem.low), problem.high - problem.low, 0.0)
-    size = np.where(size > 0, size, np.maximum(np.abs(u), 1.0))
-    fraction, few, changes = 0.1, dataclasses.replace(limits, iterations=12), False
-    for _ in range(MOST_BOXES):
-        rank, here = problem.best
-        if monitor.left <= 0:
-            return Ending(here, False, OUT_OF_ITERATIONS)
-        monitor.enter(f"box of {100 * fraction:.2g} %", problem)
-        problem.sequences = set()
-        inside: Any = Boxed(problem, here, fraction * size)
-        _in_box(inside, here, monitor, few)
-        changes |= fraction <= SMALL_BOX and len(problem.sequences) > 1
-        gained = problem.best[0] < (rank[0] * (1 - 1e-6), np.inf) or (
-            problem.best[0] < (rank[0], rank[1] - limits.tolerance * max(1.0, abs(rank[1])))
-        )
-        fraction = min(2 * fraction, 0.5) if gained else fraction / 3
-        if fraction < SMALLEST_BOX:
-            break
-    else:
-        return Ending(problem.best[1], False, OUT_OF_ITERATIONS)
-    here = problem.best[1]
-    if problem.best[0][0] <= FEASIBLE and is_stationary(problem, here):
-        return Ending(here, True, "found in boxes")
-    return Ending(here, False, AT_A_KINK if changes else _stuck(problem, here, size))
-
-
-def _in_box(inside: Any, u: np.ndarray, monitor: Any, few: Limits) -> None:
-    """A short search in a box; the problem keeps its best point."""
-    with contextlib.suppress(Spent):
-        slsqp(inside, u, monitor, dataclasses.replace(few, iterations=min(12, monitor.left)))
-
-
-def _stuck(problem: Any, u: np.ndarray, size: np.ndarray) -> str:
-    """Why nothing better was found, in words: whether anything jumps along the gradient."""
-    slope = problem.gradient(u)[1] * size
-    step = size * slope / max(float(np.linalg.norm(slope)), 1e-300)
-    jumps = []
-    for length in (1e-5, 1e-6):  # smooth functions change ten times less, jumps do not
-        ends = [np.clip(u + s * length * step, problem.low, problem.high) for s in (-1, 1)]
-        (before, left), (after, right) = (problem._evaluate(end) for end in ends)
-        across = (left + right) / 2 @ (ends[1] - ends[0])
-        large = np.abs(right - left) > 0.1 * np.maximum(np.abs(left), np.abs(right))
-        far = np.abs(after - before - across) > 0.5 * np.abs(across) + 1e-9 * np.abs(before)
-        jumps.append(bool(np.any(large) or np.any(far)))
-    return IT_JUMPS if all(jumps) else STUCK

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -22,22 +22,28 @@ import scipy.linalg
 import scipy.optimize
 
 from ..solver.context import denser, gathering
-from .starts import FEASIBLE, Look, first_line
+from .bounds import clipped, contains
+from .starts import VIOLATION_LIMIT, Look, first_line
+from .stationarity import Standing, standing
 
-MOST, FINEST = 4096, 64  # save times in all, and between two of them
-ACTIVE, FLAT = 1e-4, 1e-3  # near enough to a bound to be held by it; small enough a gradient
-FIRM = 1e-6  # a force, relative to the gradient, that does hold
-STEEP = 100.0  # times the tolerance: what a gradient may promise at the end of a search
-DENSE, PRODUCTS = 32, 24  # parameters with a whole Hessian; products with it for more of them
-EXACT, ROUGH = 1e-6, 1e-3  # curvature that is zero, relative to the largest: exact, by differences
-CLEAR = 1e4  # times the tolerance: curvature so small is not relied on
-NOISE = 100.0  # times that: curvature downwards counts although nothing lower is found
-DIFFERENCE = 1e-4  # step of differences of gradients
-STEPS = (0.1, 0.01, 1e-3, 1e-4)  # how far a lower point is looked for
-DIRECTIONS = 8  # along so many directions
+if TYPE_CHECKING:
+    from .constrained_loss import Problem
+
+MOST_SAVE_TIMES, MOST_PARTS = 4096, 64  # in all, and of the time between two saved ones
+PROMISED_TOLERANCES = 100.0  # what a gradient may promise at the end of a search
+DENSE_PARAMETERS, LANCZOS_PRODUCTS = 32, 24  # with a whole Hessian; for more of them
+EXACT_ZERO, DIFFERENCE_ZERO = (
+    1e-6,
+    1e-3,
+)  # curvature that is zero, relative to the largest: exact, by differences
+CLEAR_TOLERANCES = 1e4  # a smaller curvature is not relied on
+NOISE_FLOORS = 100.0  # more curvature downwards counts although nothing lower is found
+DIFFERENCE_STEP = 1e-4  # of gradients
+PROBE_LENGTHS = (0.1, 0.01, 1e-3, 1e-4)  # how far a lower point is looked for
+PROBED_DIRECTIONS = 8  # at most
 
 
-def between(problem: Any, u: np.ndarray) -> list[str]:
+def between(problem: Problem, u: np.ndarray) -> list[str]:
     """What constraints at saved times do between them, in words; nothing where they hold."""
     arrays = [name for name, shape in problem.shapes.items() if len(shape) and max(shape) > 1]
     if not arrays:
@@ -46,7 +52,13 @@ def between(problem: Any, u: np.ndarray) -> list[str]:
         along = {n: axis for n in arrays if (axis := _axis(problem, u, n)) is not None}
         if not along:
             return []
-        parts = int(np.clip(MOST // max(problem.shapes[n][k] for n, k in along.items()), 2, FINEST))
+        parts = int(
+            np.clip(
+                MOST_SAVE_TIMES // max(problem.shapes[n][k] for n, k in along.items()),
+                2,
+                MOST_PARTS,
+            )
+        )
         with denser(parts), gathering() as found:
             held = problem.held(jnp.asarray(u))
     except Exception as error:  # a loss that compares saved values with data of their number
@@ -59,7 +71,7 @@ def between(problem: Any, u: np.ndarray) -> list[str]:
     return notes
 
 
-def _axis(problem: Any, u: np.ndarray, name: str) -> int | None:
+def _axis(problem: Problem, u: np.ndarray, name: str) -> int | None:
     """The axis of a constraint along which the saved times are."""
     with denser(2):
         shapes = jax.eval_shape(problem.held, jnp.asarray(u))
@@ -70,7 +82,7 @@ def _axis(problem: Any, u: np.ndarray, name: str) -> int | None:
 
 
 def _worst(
-    name: str, values: np.ndarray, problem: Any, axis: int, parts: int, times: np.ndarray | None
+    name: str, values: np.ndarray, problem: Problem, axis: int, parts: int, times: np.ndarray | None
 ) -> list[str]:
     """Where a constraint is violated most, if that is between saved times only."""
     flat = values.reshape(len(values), -1)
@@ -83,7 +95,7 @@ def _worst(
         limit = np.stack([np.interp(place, np.arange(len(own)), c) for c in own.T], 1)
         size = np.maximum(1.0, np.abs(limit))
         off = side * (limit - flat) / size
-        if np.max(off[::parts]) > FEASIBLE or not np.max(off) > FEASIBLE:
+        if np.max(off[::parts]) > VIOLATION_LIMIT or not np.max(off) > VIOLATION_LIMIT:
             continue
         row, column = np.unravel_index(np.argmax(off), off.shape)
         sign, moves, use = (">=", "falls", "min") if side > 0 else ("<=", "rises", "max")
@@ -97,59 +109,11 @@ def _worst(
     return []
 
 
-# -- whether it is a minimum ----------------------------------------------------------------------
-@dataclasses.dataclass(frozen=True)
-class Standing:
-    """The constraints and bounds at which a point stands, and the forces with which they hold."""
-
-    rows: np.ndarray  # the gradient of each
-    forces: np.ndarray
-    firm: np.ndarray  # whether it is an equality, or does hold
-    which: np.ndarray  # its place among the constraints; of a bound, after them all
-    off: float  # what the forces leave of the gradient, relative to it; without forces, all of it
-
-
-def standing(problem: Any, u: np.ndarray) -> Standing:
-    """Forces of active constraints and bounds that balance the gradient (Karush–Kuhn–Tucker)."""
-    _, slope = problem.gradient(u)
-    values = np.concatenate([problem.constraints(u), u])
-    rows = np.concatenate([problem.constraint_jacobian(u), np.eye(u.size)])
-    ends = [
-        np.concatenate(pair)
-        for pair in ((problem.below, problem.low), (problem.above, problem.high))
-    ]
-    near = [
-        np.isfinite(end)
-        & (np.abs(values - np.where(np.isfinite(end), end, 0.0)) <= ACTIVE * _size(end))
-        for end in ends
-    ]
-    which = np.flatnonzero(near[0] | near[1])
-    size = float(np.linalg.norm(slope))
-    if not which.size:
-        return Standing(rows[:0], np.zeros(0), np.zeros(0, bool), which, size)
-    low = np.where(near[1][which], -np.inf, 0.0)
-    high = np.where(near[0][which], np.inf, 0.0)
-    balance = scipy.optimize.lsq_linear(rows[which].T, slope, (low, high))
-    firm = np.abs(balance.x) * np.linalg.norm(rows[which], axis=1) > FIRM * max(1.0, size)
-    firm |= ends[0][which] == ends[1][which]
-    off = float(np.linalg.norm(balance.fun)) / max(size, 1e-12)
-    return Standing(rows[which], balance.x, firm, which, off)
-
-
-def _size(end: np.ndarray) -> np.ndarray:
-    return np.maximum(1.0, np.abs(np.where(np.isfinite(end), end, 0.0)))
-
-
-def is_stationary(problem: Any, u: np.ndarray) -> bool:
-    """Whether forces of active constraints and bounds balance the gradient."""
-    return standing(problem, u).off <= FLAT
-
-
-def look(problem: Any, u: np.ndarray, tolerance: float) -> Look:
+def look(problem: Problem, u: np.ndarray, tolerance: float) -> Look:
     """Whether a point at which a search ended is a minimum; if not, a lower point near it.
 
     Differences of gradients cost no compilation, and do where they leave no doubt; otherwise it is
-    the exact Hessian, where there is one. Beyond `DENSE` parameters, products find the least
+    the exact Hessian, where there is one. Beyond `DENSE_PARAMETERS`, products find the least
     eigenvalues (Lanczos). Along directions that do not curve upwards the loss is looked at both
     ways: what falls there is no minimum, whatever the curvature.
     """
@@ -168,27 +132,27 @@ def look(problem: Any, u: np.ndarray, tolerance: float) -> Look:
     if found.kind == "falls" and found.lower is None and rank < at.which.size:
         return Look("unknown", why="its constraints depend on each other")
     if found.kind == "minimum" and _many(problem, u):
-        far = f", as far as {PRODUCTS} of {u.size} directions say"
+        far = f", as far as {LANCZOS_PRODUCTS} of {u.size} directions say"
         return dataclasses.replace(found, why=far)
     return found
 
 
-def _least(problem: Any, u: np.ndarray, tolerance: float) -> float:
+def _least(problem: Problem, u: np.ndarray, tolerance: float) -> float:
     """A gain that an optimiser should not have left."""
-    return STEEP * tolerance * max(1.0, abs(problem.value(u)))
+    return PROMISED_TOLERANCES * tolerance * max(1.0, abs(problem.value(u)))
 
 
-def _promised(problem: Any, u: np.ndarray, at: Standing, bend: Bend) -> float:
+def _promised(problem: Problem, u: np.ndarray, at: Standing, bend: Bend) -> float:
     """How much lower the loss should be near, by what forces leave of its gradient."""
     slope = bend.directions @ (problem.gradient(u)[1] - at.forces @ at.rows)
     curved = np.where(bend.values > bend.floor, bend.values, np.inf)
-    straight = np.where(bend.values > bend.floor, 0.0, STEPS[-1] * np.abs(slope))
+    straight = np.where(bend.values > bend.floor, 0.0, PROBE_LENGTHS[-1] * np.abs(slope))
     return float(np.max(slope**2 / (2 * curved) + straight, initial=0.0))
 
 
-def _many(problem: Any, u: np.ndarray) -> bool:
+def _many(problem: Problem, u: np.ndarray) -> bool:
     """Whether a whole Hessian would cost too much."""
-    return u.size > DENSE and not problem.has_hessian()
+    return u.size > DENSE_PARAMETERS and not problem.has_hessian()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +164,7 @@ class Bend:
     floor: float
 
 
-def curvature(problem: Any, u: np.ndarray, at: Standing, held: np.ndarray) -> Bend | None:
+def curvature(problem: Problem, u: np.ndarray, at: Standing, held: np.ndarray) -> Bend | None:
     """The curvature of the Lagrangian where `held` constraints stay as they are.
 
     Differences of gradients need no compilation: where they are clearly upwards, they settle it.
@@ -209,8 +173,8 @@ def curvature(problem: Any, u: np.ndarray, at: Standing, held: np.ndarray) -> Be
     own = at.which < weights.size
     weights[at.which[own]] = -at.forces[own]
     rows, many, most = at.rows[held], _many(problem, u), [0.0]
-    exact = (_exact(problem, u, weights, many), EXACT)
-    rough = (_differences(problem, u, weights, most), ROUGH)
+    exact = (_exact(problem, u, weights, many), EXACT_ZERO)
+    rough = (_differences(problem, u, weights, most), DIFFERENCE_ZERO)
     found: Bend | None = None
     for product, none in [exact, rough] if problem.has_hessian() else [rough, exact]:
         try:
@@ -218,14 +182,16 @@ def curvature(problem: Any, u: np.ndarray, at: Standing, held: np.ndarray) -> Be
         except Exception:  # second derivatives are refused, or a simulation fails
             continue
         if np.all(np.isfinite(values)):
-            largest = max(float(np.max(np.abs(values), initial=0.0)), most[0] * (none == ROUGH))
+            largest = max(
+                float(np.max(np.abs(values), initial=0.0)), most[0] * (none == DIFFERENCE_ZERO)
+            )
             found = Bend(values, vectors, max(none * largest, 1e-9 * abs(problem.value(u))))
-            if none == EXACT or np.all(values > found.floor):
+            if none == EXACT_ZERO or np.all(values > found.floor):
                 break
     return found
 
 
-def _exact(problem: Any, u: np.ndarray, weights: np.ndarray, many: bool) -> Callable:
+def _exact(problem: Problem, u: np.ndarray, weights: np.ndarray, many: bool) -> Callable:
     """Products with the Hessian, one direction in each column."""
     if many:
         one = lambda d: problem.hessian_product(u, weights, d)
@@ -233,15 +199,15 @@ def _exact(problem: Any, u: np.ndarray, weights: np.ndarray, many: bool) -> Call
     return lambda d: problem.lagrangian_hessian(u, 1.0, weights) @ d
 
 
-def _differences(problem: Any, u: np.ndarray, weights: np.ndarray, most: list) -> Callable:
+def _differences(problem: Problem, u: np.ndarray, weights: np.ndarray, most: list) -> Callable:
     """The same from gradients on both sides, where the bounds allow; `most` is what they divide."""
 
     def slope(v: np.ndarray) -> np.ndarray:
         return problem.gradient(v)[1] + weights @ problem.constraint_jacobian(v)
 
     def one(d: np.ndarray) -> np.ndarray:
-        h = DIFFERENCE * max(1.0, float(np.max(np.abs(u)))) / float(np.linalg.norm(d))
-        inside = [np.all((v >= problem.low) & (v <= problem.high)) for v in (u + h * d, u - h * d)]
+        h = DIFFERENCE_STEP * max(1.0, float(np.max(np.abs(u)))) / float(np.linalg.norm(d))
+        inside = [contains(problem, v) for v in (u + h * d, u - h * d)]
         right, left = (h if inside[0] else 0.0), (h if inside[1] else 0.0)
         ahead, behind = slope(u + right * d), slope(u - left * d)
         most[0] = max(most[0], *(float(np.max(np.abs(d * v))) / h for v in (ahead, behind)))
@@ -272,7 +238,7 @@ def _lanczos(product: Callable, project: Callable, n: int) -> tuple[np.ndarray, 
     """Ritz values and vectors of a symmetric product, from a random direction."""
     v = project(np.random.default_rng(0).normal(size=n))
     basis, images = np.zeros((0, n)), np.zeros((0, n))
-    for _ in range(min(n, PRODUCTS)):
+    for _ in range(min(n, LANCZOS_PRODUCTS)):
         size = float(np.linalg.norm(v))
         if size <= 1e-10:
             break
@@ -288,12 +254,12 @@ def _lanczos(product: Callable, project: Callable, n: int) -> tuple[np.ndarray, 
     return values, vectors.T @ basis
 
 
-def _probe(problem: Any, u: np.ndarray, at: Standing, bend: Bend, tolerance: float) -> Look:
+def _probe(problem: Problem, u: np.ndarray, at: Standing, bend: Bend, tolerance: float) -> Look:
     """Both ways along every direction in which the curvature is not clearly upwards."""
     value = problem.value(u)
     flat: Look | None = None
-    for bent, along in zip(bend.values[:DIRECTIONS], bend.directions, strict=False):
-        if bent > max(bend.floor, CLEAR * tolerance * max(1.0, abs(value))):
+    for bent, along in zip(bend.values[:PROBED_DIRECTIONS], bend.directions, strict=False):
+        if bent > max(bend.floor, CLEAR_TOLERANCES * tolerance * max(1.0, abs(value))):
             break
         falls = bent < -bend.floor
         rises = 0
@@ -305,26 +271,28 @@ def _probe(problem: Any, u: np.ndarray, at: Standing, bend: Bend, tolerance: flo
             if max(drops) > need:
                 return Look("falls", ends[int(np.argmax(drops))], along, float(bent))
             rises = max(rises, sum(d < -tolerance * max(1.0, abs(value)) for d in drops))
-        if bent < -NOISE * bend.floor:
+        if bent < -NOISE_FLOORS * bend.floor:
             return Look("falls", None, along, float(bent))
         if rises < 2 and flat is None and bent <= bend.floor:
             flat = Look("flat", None, along, float(bent))
     return flat or Look("minimum")
 
 
-def _lengths(problem: Any, u: np.ndarray, along: np.ndarray) -> list[float]:
+def _lengths(problem: Problem, u: np.ndarray, along: np.ndarray) -> list[float]:
     """How far to look: in units of the parameters, and of the widths of their bounds."""
     width = problem.high - problem.low
     known = np.isfinite(width) & (np.abs(along) > 1e-3)
     wide = [float(np.min(width[known] / np.abs(along[known])))] if np.any(known) else []
     unit = max(1.0, float(np.max(np.abs(u))))
-    return [step * unit for step in STEPS] + [step * size for size in wide for step in STEPS[:2]]
+    return [step * unit for step in PROBE_LENGTHS] + [
+        step * size for size in wide for step in PROBE_LENGTHS[:2]
+    ]
 
 
-def _drop(problem: Any, u: np.ndarray, there: np.ndarray) -> float:
+def _drop(problem: Problem, u: np.ndarray, there: np.ndarray) -> float:
     """How much lower the loss is there; nothing where constraints are violated more."""
     try:
-        if not problem.violation(there) <= max(FEASIBLE, problem.violation(u)):
+        if not problem.violation(there) <= max(VIOLATION_LIMIT, problem.violation(u)):
             return -np.inf
         drop = problem.value(u) - problem.value(there)
     except Exception:  # no simulation there
@@ -332,14 +300,14 @@ def _drop(problem: Any, u: np.ndarray, there: np.ndarray) -> float:
     return drop if np.isfinite(drop) else -np.inf
 
 
-def _kept(problem: Any, at: Standing, u: np.ndarray) -> np.ndarray:
+def _kept(problem: Problem, at: Standing, u: np.ndarray) -> np.ndarray:
     """A point near `u` within the bounds, on the constraints that hold firmly."""
-    u = np.clip(u, problem.low, problem.high)
+    u = clipped(problem, u)
     own = at.which[at.firm & (at.which < problem.below.size)]
     for _ in range(4 if own.size else 0):
         c, rows = problem.constraints(u)[own], problem.constraint_jacobian(u)[own]
         off = c - np.clip(c, problem.below[own], problem.above[own])
-        if not np.all(np.isfinite(rows)) or not np.any(np.abs(off) > 1e-2 * FEASIBLE):
+        if not np.all(np.isfinite(rows)) or not np.any(np.abs(off) > 1e-2 * VIOLATION_LIMIT):
             break
-        u = np.clip(u - np.linalg.lstsq(rows, off, rcond=None)[0], problem.low, problem.high)
+        u = clipped(problem, u - np.linalg.lstsq(rows, off, rcond=None)[0])
     return u

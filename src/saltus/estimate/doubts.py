@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from .objective import Objective, Residuals
 
-EXACT = 1e-6  # residuals below this part of the data are no noise to be judged
-FEW = 8  # residuals that show no structure
-MANY = 200  # residuals whose ratio has the distribution of the limit
+EXACT_PART = 1e-6  # of the data: smaller residuals are no noise to be judged
+FEWEST_RESIDUALS = 8  # so few show no structure
+MANY_RESIDUALS = 200  # their ratio has the distribution of the limit
 SHUFFLES = 4000  # other orders of few residuals
-CHANCE = 0.002  # of these may be as smooth
-SURE = 3.0  # standard deviations by which a test of noise has to fail
+SMOOTH_PART = 0.002  # of these may be as smooth
+SURE_DEVIATIONS = 3.0  # by which a test of noise has to fail
 WEAK_CORRELATION = 0.2  # between neighbours, that a good model of much data may leave
-FAR_OUT = 6.0  # standard deviations from zero, of a residual that is no noise
+OUTLIER_DEVIATIONS = 6.0  # from zero, of a residual that is no noise
 
 
 def doubts(objective: Objective, u: np.ndarray, known: frozenset) -> str:
@@ -25,7 +26,7 @@ def doubts(objective: Objective, u: np.ndarray, known: frozenset) -> str:
         size = _size(s.values)
         if s.name in known and size > too_large(s.values.size):
             return f"residuals of {s.name} are {size:.3g} times as large as the noise given for it"
-        if size <= EXACT * s.scale:
+        if size <= EXACT_PART * s.scale:
             continue
         if objective.how.transform is None and (far := _far_out(s)):
             return far
@@ -44,27 +45,27 @@ def _has_structure(r: np.ndarray) -> bool:
     Few residuals are compared with themselves in other orders and with other signs, which would be
     as likely if they were noise; of many the ratio is 2, with variance 4 (n - 2) / (n^2 - 1)."""
     n, total = r.size, float(np.sum(r**2))
-    if n < FEW or float(np.sum(r[1:] * r[:-1])) <= WEAK_CORRELATION * total:
+    if n < FEWEST_RESIDUALS or float(np.sum(r[1:] * r[:-1])) <= WEAK_CORRELATION * total:
         return False
     ratio = float(np.sum(np.diff(r) ** 2)) / total
-    if n > MANY:
-        return ratio < 2.0 - SURE * 2.0 * np.sqrt((n - 2) / (n**2 - 1))
+    if n > MANY_RESIDUALS:
+        return ratio < 2.0 - SURE_DEVIATIONS * 2.0 * np.sqrt((n - 2) / (n**2 - 1))
     rng = np.random.default_rng(0)
     signs = rng.choice([-1.0, 1.0], (SHUFFLES, n))
     others = signs * rng.permuted(np.tile(r, (SHUFFLES, 1)), axis=1)
     smoother = np.sum(np.diff(others, axis=1) ** 2, axis=1) <= ratio * total
-    return bool(np.mean(smoother) < CHANCE)
+    return bool(np.mean(smoother) < SMOOTH_PART)
 
 
 def _far_out(s: Residuals) -> str:
     """The residual that is much larger than the others are, if there is one."""
-    if s.values.size < FEW:
+    if s.values.size < FEWEST_RESIDUALS:
         return ""
     typical = 1.4826 * float(np.median(np.abs(s.values)))  # the deviation of normal noise
     worst = int(np.argmax(np.abs(s.values)))
     # the median of few values is uncertain, and may be small by chance
-    limit = FAR_OUT * (1.0 + 5.0 / np.sqrt(s.values.size)) * typical
-    if not np.abs(s.values[worst]) > max(limit, EXACT * s.scale):
+    limit = OUTLIER_DEVIATIONS * (1.0 + 5.0 / np.sqrt(s.values.size)) * typical
+    if not np.abs(s.values[worst]) > max(limit, EXACT_PART * s.scale):
         return ""
     many = int(np.sum(np.abs(s.values) > limit))
     others = "" if many == 1 else f", and {many - 1} more like it"
@@ -80,12 +81,15 @@ def _uneven(series: Sequence[Residuals]) -> str:
     for s in series:
         rest = [o.values for o in series if o.name == s.name and o is not s]
         other = np.concatenate(rest or [np.zeros(0)])
-        if min(s.values.size, other.size) < FEW or _size(s.values) <= EXACT * s.scale:
+        if (
+            min(s.values.size, other.size) < FEWEST_RESIDUALS
+            or _size(s.values) <= EXACT_PART * s.scale
+        ):
             continue
         # the logarithm of a variance of n values has the variance 2 / n
         deviation = np.sqrt(0.5 / s.values.size + 0.5 / other.size)
         larger = _size(s.values) / max(_size(other), 1e-300)
-        if np.log(larger) > np.log(1.5) + (SURE + 1) * deviation:
+        if np.log(larger) > np.log(1.5) + (SURE_DEVIATIONS + 1) * deviation:
             return (
                 f"the residuals of {s.name} are {larger:.3g} times as large in experiment "
                 f"{s.experiment} as in the others"
@@ -99,9 +103,9 @@ def _doubtful_events(objective: Objective, u: np.ndarray, known: frozenset) -> s
         for name, m in own.items():
             if m.lonely > len(m.pairs):
                 return f"most events {name} have no partner in the data or in the prediction"
-            r = run.events[name].weight[[i for i, _ in m.pairs]] * m.off
+            r: np.ndarray = run.events[name].weight[[i for i, _ in m.pairs]] * m.off
             if objective.how.transform is not None:
-                r = np.asarray(objective.how.transform(r))
+                r = np.asarray(objective.how.transform(jnp.asarray(r)))
             spread = _size(r)
             if name in known and spread > too_large(r.size):
                 return f"times of {name} are off by {spread:.3g} times the noise given for them"

@@ -8,11 +8,14 @@ never happened, pulls at nothing and is not worth bending the rest for (M50).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ..base.types import Array, Scalar, Vector, Whole
+from .parameters import Values
 
 
 class EventMatch(NamedTuple):
@@ -33,7 +36,13 @@ class EventMatch(NamedTuple):
         return self.observed.size + self.predicted.size - 2 * len(self.pairs)
 
 
-def matched(predicted: np.ndarray, mine: np.ndarray, observed: Any, t1: Any, reach: Any) -> Any:
+def matched(
+    predicted: np.ndarray,
+    mine: np.ndarray,
+    observed: np.ndarray,
+    t1: Scalar | float,
+    reach: Scalar | float,
+) -> EventMatch:
     """The pairing, on the host; `mine` are the events of this kind among the predicted ones."""
     order = np.argsort(~mine, kind="stable")
     padded = np.where(mine[order], predicted[order], np.nan)  # always as long: compiled once
@@ -42,13 +51,15 @@ def matched(predicted: np.ndarray, mine: np.ndarray, observed: Any, t1: Any, rea
     return EventMatch(np.asarray(observed), predicted[mine], pairs)
 
 
-def alone(t: Any, t1: Any, reach: Any) -> Any:
+def alone(t: Values, t1: Scalar | float, reach: Scalar | float) -> Array:
     """The residual of an event at `t` that has no partner."""
     return reach * jnp.tanh((t1 - t) / reach)
 
 
 @jax.jit
-def match(predicted: Any, observed: Any, t1: Any, reach: Any) -> tuple[Any, Any]:
+def match(
+    predicted: Array, observed: Array, t1: Scalar | float, reach: Scalar | float
+) -> tuple[Array, Array]:
     """Partner of every observed event (-1: none), and whether a predicted one has a partner.
 
     Entries of `predicted` that are not finite are padding. The pairing minimises the sum of
@@ -63,7 +74,7 @@ def match(predicted: Any, observed: Any, t1: Any, reach: Any) -> tuple[Any, Any]
     left = alone(a, t1, reach) ** 2
     skip = jnp.concatenate([jnp.zeros(1), jnp.cumsum(left)])  # first j predicted ones alone
 
-    def longer(best: Any, b: Any) -> tuple[Any, Any]:
+    def longer(best: Vector, b: Scalar) -> tuple[Vector, tuple[Array, Vector]]:
         """From the best costs with i observed events to those with one more."""
         pair = jnp.where(real, best[:-1] + (a - b) ** 2, jnp.inf)
         single = best + alone(b, t1, reach) ** 2
@@ -73,7 +84,7 @@ def match(predicted: Any, observed: Any, t1: Any, reach: Any) -> tuple[Any, Any]
 
     _, (paired, either) = jax.lax.scan(longer, skip, observed)
 
-    def back(j: Any, given: Any) -> tuple[Any, Any]:
+    def back(j: Whole, given: tuple[Array, Vector]) -> tuple[Whole, Whole]:
         """The partner of the last observed event, when j predicted ones are left."""
         paired, either = given
         cost = jnp.where(jnp.arange(n + 1) <= j, either - skip, jnp.inf)
@@ -86,7 +97,9 @@ def match(predicted: Any, observed: Any, t1: Any, reach: Any) -> tuple[Any, Any]
     return partner, taken
 
 
-def residuals(predicted: Any, observed: Any, t1: Any, reach: Any) -> tuple[Any, Any]:
+def residuals(
+    predicted: Array, observed: Values, t1: Scalar | float, reach: Scalar | float
+) -> tuple[Array, Array]:
     """Predicted minus observed times, and what predicted events without a partner add."""
     partner, taken = match(predicted, observed, t1, reach)
     single = alone(observed, t1, reach)

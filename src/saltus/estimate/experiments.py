@@ -11,50 +11,54 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.names import entries, named
+from ..base.types import Array, Number, Params, Tree
 from ..system.hybrid import HybridSystem, Instant
-from .data import Measured
+from .data import Measured, StartLike
 from .parameters import Block, Free, P
 
-REACH = 0.25  # of events, in times between observed ones: larger finds more, smaller forgives more
+EVENT_REACH = 0.25  # in times between observed events: larger finds more, smaller forgives more
 
 
 class Place(NamedTuple):
     """Free entries of one leaf: where in the vector, and the numbers of their scale."""
 
-    index: Any
-    unit: Any
-    low: Any
-    high: Any
+    entries: np.ndarray
+    unit: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
 
 class Observed(NamedTuple):
     """One output: numbers of its save times, values, and one over their standard deviation."""
 
-    index: Any
-    y: Any
-    weight: Any
-    interval: Any  # length of the interval before each sample (0 for the first)
+    rows: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    interval: np.ndarray  # length of the interval before each sample (0 for the first)
 
 
 class Times(NamedTuple):
     """Observed times of one kind of event, and one over their standard deviation."""
 
-    t: Any
-    weight: Any
-    alone: Any  # the weight of predicted events that nobody observed
-    reach: Any  # the most an event without a partner costs, in units of time
+    t: np.ndarray
+    weight: np.ndarray
+    alone: float  # the weight of predicted events that nobody observed
+    reach: float  # the most an event without a partner costs, in units of time
 
 
 class Run(NamedTuple):
-    """One experiment: everything that changes from one to the next without recompilation."""
+    """One experiment: everything that changes from one to the next without recompilation.
 
-    p: Any
-    start: Any
+    Its arrays are kept by NumPy, and are traced inside of a program.
+    """
+
+    p: Params
+    start: Tree
     of_p: tuple[Place, ...]
     of_start: tuple[Place, ...]
-    t0: Any
-    t1: Any
-    ts: Any
+    t0: float
+    t1: float
+    ts: np.ndarray
     outputs: dict[str, Observed]
     events: dict[str, Times]
 
@@ -62,14 +66,14 @@ class Run(NamedTuple):
 class Shape(NamedTuple):
     """What is static about an experiment. Experiments of equal shape share a program."""
 
-    p: Any
-    start: Any
+    p: _Frozen
+    start: _Frozen
     of_p: tuple  # (leaf, picked entries, scale) of every free leaf
     of_start: tuple
     system: HybridSystem
 
 
-def columns(tree: Any, axes: int = 1) -> dict[str, Any]:
+def columns(tree: Tree, axes: int = 1) -> dict[str, Array]:
     """Every number of an output by name, along the saved times."""
     found = {}
     for name, leaf in named(tree, "y").items():
@@ -81,14 +85,14 @@ def columns(tree: Any, axes: int = 1) -> dict[str, Any]:
     return found
 
 
-def arrays(tree: Any) -> tuple[Any, Any]:
+def arrays(tree: Tree) -> tuple[Tree, Tree]:
     """A pytree as its numbers (as arrays) and the rest."""
     is_number = lambda v: eqx.is_array_like(v) and not isinstance(v, str | bool)
     dynamic, static = eqx.partition(tree, is_number)
     return jax.tree.map(_wide, dynamic), static
 
 
-def _wide(v: Any) -> Any:
+def _wide(v: Number) -> Array:
     v = jnp.asarray(v)
     return v.astype(float) if jnp.issubdtype(v.dtype, jnp.floating) and v.dtype != float else v
 
@@ -96,7 +100,7 @@ def _wide(v: Any) -> Any:
 class _Frozen:
     """A pytree of static things as a key: equal if structure and leaves are."""
 
-    def __init__(self, tree: Any):
+    def __init__(self, tree: Tree):
         leaves, self.treedef = jax.tree.flatten(tree)
         self.tree = tree
         self.leaves = tuple(leaf if _hashable(leaf) else id(leaf) for leaf in leaves)
@@ -110,7 +114,7 @@ class _Frozen:
         )  # fmt: skip
 
 
-def _hashable(leaf: Any) -> bool:
+def _hashable(leaf: object) -> bool:
     try:
         hash(leaf)
     except TypeError:
@@ -122,8 +126,8 @@ def make_run(
     system: HybridSystem,
     free: Free,
     owner: int,
-    p: Any,
-    start: Any,
+    p: Params,
+    start: StartLike,
     t0: float,
     t1: float,
     measured: Mapping[str, Measured],
@@ -149,7 +153,7 @@ def make_run(
         single = weight[0] if weight.size else 1.0 / np.float64(sd[name])
         gaps = np.diff(m.t, prepend=t0)
         gaps = gaps[gaps > 0]
-        reach = REACH * (np.median(gaps) if gaps.size else t1 - t0)
+        reach = EVENT_REACH * (np.median(gaps) if gaps.size else t1 - t0)
         times[name] = Times(m.t, weight, single, np.float64(reach))
     shape = Shape(
         _Frozen(p_static), _Frozen(start if given is None else start_static),
@@ -175,7 +179,7 @@ def pad(runs: Sequence[Run]) -> list[Run]:
     many = max(r.ts.size for r in runs)
     sizes = {name: max(r.outputs[name].y.size for r in runs) for name in runs[0].outputs}
 
-    def longer(v: np.ndarray, n: int, value: Any) -> np.ndarray:
+    def longer(v: np.ndarray, n: int, value: float) -> np.ndarray:
         return np.concatenate([v, np.full(n - v.size, value, v.dtype)])
 
     def one(r: Run) -> Run:
@@ -195,7 +199,7 @@ def until(run: Run, t1: float) -> Run:
         return run
     inside = run.ts <= t1
     outputs = {
-        name: o._replace(weight=np.where(inside[o.index], o.weight, 0.0))
+        name: o._replace(weight=np.where(inside[o.rows], o.weight, 0.0))
         for name, o in run.outputs.items()
     }
     events = {name: e._replace(t=np.minimum(e.t, t1)) for name, e in run.events.items()}

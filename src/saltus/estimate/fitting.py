@@ -6,7 +6,8 @@ import functools
 import importlib.metadata
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,27 +16,32 @@ import numpy as np
 from ..base.foreign_names import FIT, answered, optimiser_named
 from ..base.names import unit_of
 from ..base.results import SolveError
-from ..io.data_files import SECONDS
+from ..base.types import Params
+from ..io.units import SECONDS
+from ..methods.method import Method
 from ..solver.scenario import Scenario, started
 from ..solver.solving import solve
 from ..system.hybrid import HybridSystem
 from . import residuals, uncertainty
 from . import search as searching
+from .data import DataLike, Experiment, StartLike
 from .monitor import Monitor, read_checkpoint
+from .noise import Likelihood
 from .noise import likelihood as likelihood_of
 from .noise_origin import assumptions, with_noise
-from .objective import LOG, ROWS, Objective
-from .optimisers import LEAST_SQUARES, OUT_OF_ITERATIONS, Ending, Limits, is_optax
+from .objective import FIRST_EVENTS, FIRST_ROWS, Objective
+from .optimisers import LEAST_SQUARES, OUT_OF_ITERATIONS, Ending, Limits, OptimiserLike, is_optax
 from .optimisers import optimiser as named_optimiser
 from .residuals import LOSSES, How
 from .result import Fit, Fitted, compared
 from .search import SEARCHES, Found, Search
+from .selection import BoundsLike, FreeNames
 from .setup import Setup, scenario_of, set_up
 from .shooting import shoot_and_fit
 
-MANY = 300  # more free numbers than this are not for least squares by default
-LATE = 1e4  # data that begin so many times their own span after the start have another clock
-CLOCK = 1e8  # seconds: clocks that count from 1970 have passed this in 1973
+LEAST_SQUARES_NUMBERS = 300  # more free numbers are not for least squares by default
+LATE_SPANS = 1e4  # data that begin so many of their own spans after the start have another clock
+CLOCK_SECONDS = 1e8  # clocks that count from 1970 have passed this in 1973
 SETTINGS = (
     "loss", "polish", "optimiser", "search", "starts", "segments", "seed", "max_iterations",
     "tolerance", "likelihood", "noise", "options", "t1",
@@ -45,32 +51,32 @@ SETTINGS = (
 @functools.partial(answered, table=FIT)
 def fit(
     model: Scenario | HybridSystem,
-    data: Any,
-    p: Any = None,
+    data: DataLike | Experiment | Sequence[DataLike | Experiment],
+    p: Params = None,
     *,
-    start: Any = None,
+    start: StartLike | None = None,
     t1: float | None = None,
-    free: Any = None,
-    bounds: Mapping[str, Any] | None = None,
+    free: FreeNames = None,
+    bounds: BoundsLike = None,
     scales: Mapping[str, str] | None = None,
     priors: Mapping[str, Any] | None = None,
-    noise: Any = None,
-    likelihood: Any = "normal",
+    noise: float | Mapping[str, float] | None = None,
+    likelihood: str | Likelihood = "normal",
     loss: str = "points",
     polish: bool = True,
-    optimiser: Any = "auto",
+    optimiser: OptimiserLike = "auto",
     search: str = "auto",
     starts: int = 16,
     segments: int = 8,
     seed: int = 0,
-    method: Any = None,
+    method: Method | None = None,
     max_iterations: int = 200,
     tolerance: float = 1e-12,
     options: Mapping[str, Any] | None = None,
     progress: bool | None = None,
-    log: Any = None,
-    checkpoint: Any = None,
-    resume: Any = None,
+    log: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    resume: str | Path | None = None,
 ) -> Fit:
     """Estimate parameters (and initial states) of a model from measurements.
 
@@ -82,18 +88,22 @@ def fit(
     `free` names what is estimated: leaves of `p` (`"k"`, a prefix, or a pattern like `"net.*"`) and
     initial states (`"start.v"`); by default all floats of `p`. `bounds={"k": (0, 10)}`,
     `scales={"k": "log"}` (or `"logit"`, between bounds), `priors={"k": (mean, sd)}`. `noise` are
-    standard deviations of the measurements by output; those not given are estimated.
+    standard deviations of the measurements by output; those not given are estimated. `likelihood`
+    is `"normal"`, or `"student"` for outliers to count less. `method` is that of the solves.
 
     `loss` is how outputs are compared: `"points"`, or first by a smoother `"integral"`, `"aligned"`
     (on observed events) or `"blended"` one and then by points (`polish=False` leaves that out).
     `search` is `"local"`, `"horizon"` (the beginning first), `"multistart"` (from `starts` Sobol
-    points), `"shooting"` (`segments` with free starts that are pulled together, compared by outputs
-    at points; event times count at the end) or `"auto"`: local,
-    and more where the result is no minimum or leaves structure in the residuals. `optimiser` is
-    `"lm"`, `"gauss-newton"`, `"l-bfgs-b"`, `"trust"`, `"ipopt"`, `"adam"` and other optax rules;
-    by default `"lm"`, or `"l-bfgs-b"` for more than 300 numbers.
+    points, other ones with another `seed`), `"shooting"` (`segments` with free starts that are
+    pulled together, compared by outputs at points; event times count at the end) or `"auto"`:
+    local, and more where the result is no minimum or leaves structure in the residuals. `optimiser`
+    is `"lm"`, `"gauss-newton"`, `"l-bfgs-b"`, `"trust"`, `"ipopt"`, `"adam"` and other optax rules;
+    by default `"lm"`, or `"l-bfgs-b"` for more than 300 numbers; `options` are its own settings.
+    Every stage of a search ends after `max_iterations`, or where the loss falls by less than
+    `tolerance`, relative to it.
 
-    Ctrl-C returns the best point so far. `checkpoint=` writes a file from which `resume=` goes on.
+    `progress` shows a bar (by default on a terminal), `log` is a file of JSON lines. Ctrl-C returns
+    the best point so far. `checkpoint` writes a file from which `resume` goes on.
     """
     clock = time.perf_counter()
     scenario = scenario_of(model, p, start, t1, method)
@@ -101,10 +111,10 @@ def fit(
     _check(loss, search, optimiser, max_iterations, method)
     setup = set_up(scenario, data, t1, free, bounds, scales, priors, noise)
     _check_clocks(setup)
-    how = How(loss, scenario.method, chosen.transform, ROWS, LOG)
+    how = How(loss, scenario.method, chosen.transform, FIRST_ROWS, FIRST_EVENTS)
     objective = Objective(setup.free, setup.shapes, setup.runs, how)
     if optimiser == "auto":
-        optimiser = "lm" if setup.free.size <= MANY else "l-bfgs-b"
+        optimiser = "lm" if setup.free.size <= LEAST_SQUARES_NUMBERS else "l-bfgs-b"
     u, extra = setup.free.initial, {}
     if resume is not None:
         u, extra = read_checkpoint(resume, setup.free.names)
@@ -132,7 +142,9 @@ def fit(
     )
 
 
-def _check(loss: str, search: str, optimiser: Any, iterations: int, method: Any) -> None:
+def _check(
+    loss: str, search: str, optimiser: OptimiserLike, iterations: int, method: Method | None
+) -> None:
     if isinstance(method, str):
         raise TypeError(f"fit: method is {method!r}. {optimiser_named(method)}.")
     if optimiser == "slsqp":
@@ -161,8 +173,8 @@ def _check_clocks(setup: Setup) -> None:
         begin, span = float(t.min()), float(np.ptp(t))
         start = float(started(setup.starts[k], setup.parameters[k]).t)
         gap = begin - start
-        since_1970 = gap * second > CLOCK and gap > 10 * span
-        if since_1970 or (span and gap > LATE * span):
+        since_1970 = gap * second > CLOCK_SECONDS and gap > 10 * span
+        if since_1970 or (span and gap > LATE_SPANS * span):
             raise ValueError(
                 f"data: experiment {e.name} begins at t = {begin:.12g}, long after the model, "
                 f"which starts at t = {start:.6g}. Say which time is the model's zero, "
@@ -201,7 +213,7 @@ def _check_first(setup: Setup, objective: Objective, u: np.ndarray, search: str)
 
 def _find(
     setup: Setup, objective: Objective, u: np.ndarray, plan: Search, monitor: Monitor, kind: str,
-    polish: bool, segments: int, chosen: Any,
+    polish: bool, segments: int, chosen: Likelihood,
 ) -> tuple[Found, Objective, dict[str, str], bool]:  # fmt: skip
     """Search, estimate the noise, fit again; stopped by hand, the best point so far."""
     points = objective if objective.how.loss == "points" else objective.variant("points")
@@ -227,8 +239,8 @@ def _find(
 
 
 def _result(
-    setup: Setup, objective: Objective, found: Found, plan: Search, monitor: Monitor, chosen: Any,
-    settings: dict, origin: dict[str, str], interrupted: bool, clock: float,
+    setup: Setup, objective: Objective, found: Found, plan: Search, monitor: Monitor,
+    chosen: Likelihood, settings: dict, origin: dict[str, str], interrupted: bool, clock: float,
 ) -> Fit:  # fmt: skip
     u, free = found.u, setup.free
     estimated = any(name not in setup.known for name in setup.noise)
@@ -299,7 +311,12 @@ def _lonely(experiments: list[Fitted]) -> tuple[str, str]:
 
 
 def _verdict(
-    found: Found, plan: Search, interrupted: bool, certain: Any, names: list[str], blind: bool
+    found: Found,
+    plan: Search,
+    interrupted: bool,
+    certain: uncertainty.Certainty,
+    names: list[str],
+    blind: bool,
 ) -> tuple[str, str]:
     """In one word, and in a sentence or two."""
     if interrupted:
@@ -345,7 +362,7 @@ def _verdict(
 def _settings(given: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
     """What it takes to do it again."""
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> str | float | bool | None:
         return value if isinstance(value, str | int | float | bool | None) else repr(value)
 
     bounded = [b for b in setup.free.blocks if np.any(np.isfinite(np.stack([b.low, b.high])))]

@@ -6,25 +6,28 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.extras import available
-from ..base.foreign_names import answered, missing
+from ..base.foreign_names import MINIMISE, MINIMUM, answered, missing
 from ..base.text import number, table
-from .constrained_loss import Problem
-from .constrained_optimisers import Counted, boxed, counted, in_boxes
+from ..base.types import Number, Params, Tree
+from .boxes import Counted, boxed, counted, in_boxes
+from .constrained_loss import LossOutput, Problem
 from .curvature import Look, between, look
 from .monitor import Monitor, read_checkpoint
-from .optimisers import OUT_OF_ITERATIONS, Limits, is_optax
+from .optimisers import OUT_OF_ITERATIONS, Limits, OptimiserLike, is_optax
 from .optimisers import optimiser as named_optimiser
-from .selection import choose
+from .selection import BoundsLike, FreeNames, choose
 from .starts import (
-    FEASIBLE,
+    BETWEEN,
     MOST_FALLS,
     STUCK,
+    VIOLATION_LIMIT,
     Judged,
     Start,
     drawn,
@@ -35,58 +38,6 @@ from .starts import (
     verdict,
 )
 from .starts import counted as counted_draws
-
-_P = "The first guess is p, any pytree of numbers with names: saltus.minimise(loss, p)"
-_LOSS = "The loss comes first, a JAX function of the parameters: saltus.minimise(loss, p)"
-_OPTIMISER = 'Write optimiser="l-bfgs-b", "trust", "ipopt", "slsqp", "adam" or an optax rule'
-_MANY = "Write max_iterations=..., of which every start may have so many"
-_TOLERANCE = "Write tolerance=..., and settings of an optimiser as options={name: value}"
-_SUBJECT = (
-    'Return constraints beside the loss, loss, {"name": value}, and bound them with '
-    'subject_to={"name": (low, high)}'
-)
-_DERIVATIVE = "Derivatives are exact and need no argument: leave it out"
-_WATCH = 'Iterations are in best.history; write progress=True or log="run.jsonl" to watch them'
-_STARTS = "Write starts=8 and seed=0 for several first guesses within the bounds"
-_ARGS = "The loss has one argument: put others into it with lambda p: loss(p, data)"
-
-# Arguments of other optimisers, without capitals and underscores.
-ARGUMENTS = {
-    **dict.fromkeys(("x0", "y0", "u0", "p0", "init", "initial", "guess", "initialguess", "params",
-                     "parameters", "initparams"), _P),
-    **dict.fromkeys(("fun", "func", "fn", "f", "objective", "cost"), _LOSS),
-    **dict.fromkeys(("optimizer", "method", "solver", "algorithm", "minimizer", "opt"), _OPTIMISER),
-    **dict.fromkeys(("maxiter", "maxiters", "maxit", "niter", "nit", "iterations", "steps",
-                     "maxsteps", "nsteps", "maxfun", "maxfev", "maxeval", "epochs"), _MANY),
-    **dict.fromkeys(("tol", "ftol", "gtol", "xtol", "rtol", "atol", "eps", "learningrate", "lr"),
-                    _TOLERANCE),
-    **dict.fromkeys(("constraints", "constraint", "eqconstraints", "ineqconstraints", "subjectto",
-                     "st", "lbg", "ubg"), _SUBJECT),
-    **dict.fromkeys(("jac", "hess", "hessp", "grad", "gradient", "hessian", "fprime",
-                     "valueandgrad"), _DERIVATIVE),
-    **dict.fromkeys(("callback", "verbose", "disp", "iprint", "fulloutput"), _WATCH),
-    **dict.fromkeys(("restarts", "nstarts", "multistart", "nrestarts", "ntrials", "workers",
-                     "popsize", "key", "rng"), _STARTS),
-    **dict.fromkeys(("args", "kwargs", "data"), _ARGS),
-    **dict.fromkeys(("bound", "lb", "ub", "lower", "upper", "limits", "low", "high"),
-                    'Write bounds={"name": (low, high)}'),
-    "scale": 'Write scales={"name": "log"}',
-}  # fmt: skip
-
-# Attributes of other results, without capitals and underscores.
-ATTRIBUTES = {
-    **dict.fromkeys(("x", "xopt", "params", "parameters", "argmin", "solution"),
-                    "best.p has the parameters as they were given, best.values their numbers"),
-    **dict.fromkeys(("fun", "fopt", "value", "cost", "fval", "objective", "minimum"),
-                    "best.loss is the least loss"),
-    **dict.fromkeys(("success", "status", "converged", "exitflag"),
-                    "best.ok says whether it converged, best.result and best.message how it ended"),
-    **dict.fromkeys(("nit", "nfev", "njev", "niter", "iterations", "stats"),
-                    "best.history has one entry per iteration"),
-    **dict.fromkeys(("jac", "grad", "hess", "hessian", "hessinv"),
-                    "Differentiate the loss: jax.grad(loss)(best.p), jax.hessian(loss)(best.p)"),
-    **dict.fromkeys(("aux", "sol"), "best.extras has what the loss returned beside its value"),
-}  # fmt: skip
 
 TITLES = {
     "minimum": "Local minimum",
@@ -99,10 +50,10 @@ TITLES = {
 class Minimum:
     """What `minimise` found."""
 
-    p: Any
+    p: Params
     loss: float
     constraints: dict[str, Any]
-    extras: Any  # what the loss returned beside its value, at the minimum
+    extras: Mapping[str, Tree]  # what the loss returned beside its value, at the minimum
     result: str
     message: str
     history: list[dict[str, Any]]
@@ -121,7 +72,7 @@ class Minimum:
         return self.result == "converged"
 
     def __getattr__(self, name: str) -> Any:
-        raise missing(self, "a minimum", name, ATTRIBUTES)
+        raise missing(self, "a minimum", name, MINIMUM)
 
     def __repr__(self) -> str:
         rows = [
@@ -144,30 +95,30 @@ class Minimum:
         return self.result.replace("_", " ").capitalize()
 
 
-def _few(value: Any) -> str:
+def _few(value: Number) -> str:
     value = np.asarray(value)
     return number(value, 6) if value.ndim == 0 else f"{value.min():.6g} to {value.max():.6g}"
 
 
-@functools.partial(answered, table=ARGUMENTS)
+@functools.partial(answered, table=MINIMISE)
 def minimise(
-    loss: Callable,
-    p: Any,
+    loss: Callable[[Params], LossOutput],
+    p: Params,
     *,
-    free: Any = None,
-    bounds: Mapping[str, Any] | None = None,
+    free: FreeNames = None,
+    bounds: BoundsLike = None,
     scales: Mapping[str, str] | None = None,
     subject_to: Mapping[str, Any] | None = None,
-    optimiser: Any = "auto",
+    optimiser: OptimiserLike = "auto",
     starts: int = 1,
     seed: int = 0,
     max_iterations: int = 200,
     tolerance: float = 1e-8,
     options: Mapping[str, Any] | None = None,
     progress: bool | None = None,
-    log: Any = None,
-    checkpoint: Any = None,
-    resume: Any = None,
+    log: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    resume: str | Path | None = None,
 ) -> Minimum:
     """The parameters at which `loss(p)` is least, within bounds and under constraints.
 
@@ -177,10 +128,18 @@ def minimise(
     how changes of the event sequence are seen; it is in `extras` of the result. Inputs, start and
     end times are parameters like any other.
 
-    `starts` is a number of first guesses: the given one, then a Sobol sequence within the bounds,
-    drawn again where the loss is not finite. `starts` of the result lists how each ended. What is
-    found is a local minimum, the least of them. Constraints on saved values are looked at between
-    the saved times afterwards; `sol.min` and `sol.max` hold them everywhere.
+    `p` is the first guess, any pytree of numbers. `free`, `bounds` and `scales` are as in `fit`: by
+    default all floats of `p` are free. `optimiser` is `"l-bfgs-b"`, `"trust"`, `"ipopt"`,
+    `"slsqp"`, `"adam"` or another optax rule; `"auto"` is `"l-bfgs-b"`, and under constraints
+    `"ipopt"` where it is installed, else `"slsqp"`. `options` are its own settings, `tolerance` is
+    when it stops. `progress` shows a bar (by default on a terminal), `log` is a file of JSON lines,
+    and `checkpoint` one from which `resume` goes on.
+
+    `starts` is a number of first guesses: the given one, then a Sobol sequence within the bounds
+    (other points with another `seed`), drawn again where the loss is not finite. `starts` of the
+    result lists how each ended. What is found is a local minimum, the least of them. Constraints on
+    saved values are looked at between the saved times afterwards; `sol.min` and `sol.max` hold them
+    everywhere.
 
     `max_iterations` is for every start, with all that it takes. A gradient of zero is not taken for
     a minimum: the curvature is looked at where a search ends, along directions that bounds and
@@ -248,7 +207,7 @@ def _searched(
     for left in range(MOST_FALLS + 1):
         ending = once(method, problem, u, watched, limits, given)
         end, ok, text = ending.u, ending.satisfied, ending.message
-        if not ok or problem.violation(end) > FEASIBLE:
+        if not ok or problem.violation(end) > VIOLATION_LIMIT:
             return Judged(end, ok, text, left=left)
         seen = look(problem, end, limits.tolerance)
         if seen.kind == "steep":  # an optimiser for smooth losses stopped at a kink
@@ -350,7 +309,7 @@ class _Run:
 
 def _better(problem: Problem, one: Judged, other: Judged) -> bool:
     """Less violation first, then less loss."""
-    a, b = (max(problem.violation(e.u), FEASIBLE) for e in (one, other))
+    a, b = (max(problem.violation(e.u), VIOLATION_LIMIT) for e in (one, other))
     return (a, problem.value(one.u)) < (b, problem.value(other.u))
 
 
@@ -359,7 +318,8 @@ def _same_loss(problem: Problem, run: _Run) -> str:
     best = run.starts[run.chosen]
 
     def between(a: np.ndarray, b: np.ndarray) -> float:
-        return problem.value(problem.free.vector((a + b) / 2))
+        on_the_line = [problem.free.vector(a + share * (b - a)) for share in BETWEEN]
+        return float(np.max([problem.value(u) for u in on_the_line]))
 
     return tally(run.starts, best, problem.free.units(), between)
 

@@ -38,8 +38,8 @@ class Monitor:
         self,
         names: list[str],
         progress: bool | None = None,
-        log: Any = None,
-        checkpoint: Any = None,
+        log: str | Path | None = None,
+        checkpoint: str | Path | None = None,
         total: int = 0,
     ):
         self.names = names
@@ -66,7 +66,7 @@ class Monitor:
             self.log.write_text("")
 
     def iteration(
-        self, u: Any, loss: float, gradient: float, events: int, evaluations: int
+        self, u: np.ndarray, loss: float, gradient: float, events: int, evaluations: int
     ) -> None:
         """One more iteration has ended at `u`."""
         entry = {
@@ -89,7 +89,7 @@ class Monitor:
         self._draw(entry)
         self._save()
 
-    def enter(self, stage: str, loss: Any = None) -> None:
+    def enter(self, stage: str, loss: object = None) -> None:
         """The next iterations belong to `stage`. `loss` is what they minimise: losses of two
         different ones do not compare. Without it they see a part, and none of them is the best."""
         self.stage, self.extra, self._whole = stage, {}, loss is not None
@@ -97,7 +97,7 @@ class Monitor:
         if self._whole and loss is not self._loss:
             self.best, self._loss = None, loss
 
-    def end(self, u: Any, loss: float) -> None:
+    def end(self, u: np.ndarray, loss: float) -> None:
         """This is the result: the last checkpoint holds it."""
         self.best = (float(loss), np.array(u, dtype=float))
 
@@ -143,7 +143,7 @@ class Monitor:
         os.replace(draft, self.checkpoint)  # an interrupted write leaves the old one
 
 
-def read_checkpoint(path: Any, names: list[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def read_checkpoint(path: str | Path, names: list[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The best vector of a checkpoint and what an optimiser had left in it."""
     path = Path(path)
     if not path.exists():

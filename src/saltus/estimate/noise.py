@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.types import Array
 from .data import Measured
 
 
@@ -22,7 +23,7 @@ class Student:
 
     freedom: float = 4.0
 
-    def transform(self, r: Any) -> Any:
+    def transform(self, r: Array) -> Array:
         s = r**2 / self.freedom
         small = s < 1e-8
         safe = jnp.where(small, 1.0, s)
@@ -53,7 +54,10 @@ class Gauss:
         return float(np.sqrt(np.mean(r**2)))
 
 
-def likelihood(given: Any) -> Gauss | Student:
+Likelihood: TypeAlias = Gauss | Student
+
+
+def likelihood(given: str | Likelihood) -> Gauss | Student:
     """The likelihood by name."""
     if isinstance(given, Gauss | Student):
         return given
@@ -65,7 +69,9 @@ def likelihood(given: Any) -> Gauss | Student:
     )
 
 
-def given_noise(noise: Any, names: Sequence[str]) -> dict[str, float]:
+def given_noise(
+    noise: float | Mapping[str, float] | None, names: Sequence[str]
+) -> dict[str, float]:
     """Standard deviations that the user knows, by output or event."""
     if noise is None:
         return {}

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from . import search as searching
 from .monitor import Monitor
+from .noise import Likelihood
 from .objective import Objective
 from .result import compared
 from .search import Found, Search
 from .setup import Setup
 
-ROUNDS = 12  # of estimating the noise and fitting again
+NOISE_ROUNDS = 12  # of estimating the noise and fitting again
 GIVEN, ESTIMATED, POOLED, ASSUMED = "given", "estimated", "pooled", "assumed"
-FEW = 3  # residuals that tell nothing of their spread
+FEWEST_RESIDUALS = 3  # so few tell nothing of their spread
 
 
 def with_noise(
@@ -26,7 +26,7 @@ def with_noise(
     found: Found,
     plan: Search,
     monitor: Monitor,
-    chosen: Any,
+    chosen: Likelihood,
     again: bool = True,
 ) -> tuple[Found, Objective, dict[str, str]]:
     """Standard deviations from the residuals, and a fit with them, until they agree (M52).
@@ -35,7 +35,7 @@ def with_noise(
     """
     unknown, sd = [name for name in setup.noise if name not in setup.known], dict(setup.noise)
     origin = {n: GIVEN if n in setup.known else ASSUMED for n in setup.noise}
-    for _ in range(ROUNDS):
+    for _ in range(NOISE_ROUNDS):
         if not unknown or not np.isfinite(found.loss):
             break
         new, origins = estimated(setup, objective, found.u, chosen, unknown, sd)
@@ -65,7 +65,7 @@ def estimated(
     setup: Setup,
     objective: Objective,
     u: np.ndarray,
-    chosen: Any,
+    chosen: Likelihood,
     unknown: Sequence[str],
     sd: Mapping[str, float],
 ) -> tuple[dict[str, float], dict[str, str]]:
@@ -88,7 +88,7 @@ def estimated(
     if objective.samples() <= setup.free.size and not setup.free.believed:
         return {n: sd[n] for n in unknown}, dict.fromkeys(unknown, ASSUMED)  # nothing is left over
     share = max(1.0 - setup.free.size / max(sum(r.size for r in found.values()), 1), 0.1)
-    least = max(FEW, setup.free.size)
+    least = max(FEWEST_RESIDUALS, setup.free.size)
 
     def spread(r: np.ndarray, scale: float, first: float) -> float:
         return max(chosen.spread(r, scale) / np.sqrt(share), 1e-9 * first)

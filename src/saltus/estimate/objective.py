@@ -19,6 +19,7 @@ import numpy as np
 
 from ..base.captured_values import Key, Reads
 from ..base.results import Result
+from ..base.types import Matrix, Scalar, Tree, Vector
 from ..solution.solution import Solution
 from ..solver.solving import solve
 from .event_matching import EventMatch, matched
@@ -28,8 +29,8 @@ from .parameters import Free
 from .residuals import How, Seen, residuals, restore
 from .step_limits import level, reach
 
-ROWS, LOG, LARGEST = 4096, 128, 4_000_000
-TOGETHER = 12  # so many numbers or fewer: values and Jacobian in one program, half the compilation
+FIRST_ROWS, FIRST_EVENTS, MOST_ROWS = 4096, 128, 4_000_000  # of tapes and event logs
+NUMBERS_IN_ONE_PROGRAM = 12  # so few, or fewer: values and Jacobian together, half the compilation
 
 
 @dataclasses.dataclass
@@ -54,16 +55,16 @@ class Residuals(NamedTuple):
 def _program(kind: str, shape: Shape, how: How, reads: Key) -> Callable:
     """A compiled function of the vector and of one experiment, for the values that it reads."""
 
-    def r(u: Any, run: Run) -> tuple[Any, Seen]:
+    def r(u: Vector, run: Run) -> tuple[Vector, Seen]:
         return residuals(shape, run, u, how)
 
-    def half(u: Any, run: Run) -> tuple[Any, Seen]:
+    def half(u: Vector, run: Run) -> tuple[Scalar, Seen]:
         value, seen = r(u, run)
         return 0.5 * jnp.sum(value**2), seen
 
     def jacobian(transform: Callable) -> Callable:
-        def both(u: Any, run: Run) -> Any:
-            def twice(u: Any) -> Any:
+        def both(u: Vector, run: Run) -> tuple[Matrix, tuple[Vector, Seen]]:
+            def twice(u: Vector) -> tuple[Vector, tuple[Vector, Seen]]:
                 value, seen = r(u, run)
                 return value, (value, seen)
 
@@ -142,7 +143,7 @@ class Objective(Unconstrained):
     # -- what optimisers ask for ----------------------------------------------------------------
     def residuals(self, u: np.ndarray) -> np.ndarray:
         """All residuals, those of priors last; NaN where a simulation failed."""
-        if self.free.size <= TOGETHER:
+        if self.free.size <= NUMBERS_IN_ONE_PROGRAM:
             return self.residuals_and_jacobian(u)[0]
         parts = self._each("residuals", u)
         return self._note(u, np.concatenate([*(p[0] for p in parts), self.prior(u)[0]]))
@@ -192,7 +193,7 @@ class Objective(Unconstrained):
         self.value(u)
         return signature(self.seen)
 
-    def solutions(self, u: Any) -> list[Solution]:
+    def solutions(self, u: Vector) -> list[Solution]:
         """The simulations of all experiments, each with its own tape."""
         ends = []
         for shape, run in zip(self.shapes, self.runs, strict=True):
@@ -243,7 +244,7 @@ class Objective(Unconstrained):
                 real = o.weight > 0
                 if np.any(real):
                     size = float(np.sqrt(np.mean((o.weight * o.y)[real] ** 2)))
-                    found.append(Residuals(name, k + 1, run.ts[o.index][real], own[real], size))
+                    found.append(Residuals(name, k + 1, run.ts[o.rows][real], own[real], size))
             at += sum(e.t.size + seen.which.size for e in run.events.values())
         return found
 
@@ -256,10 +257,10 @@ class Objective(Unconstrained):
             own = {}
             for name, times in run.events.items():
                 stem, _, member = name.partition("[")
-                mine = seen.which == names.index(stem)
+                mine = np.asarray(seen.which) == names.index(stem)
                 if member:
                     mine &= seen.member == int(member.rstrip("]"))
-                own[name] = matched(seen.t, mine, times.t, run.t1, times.reach)
+                own[name] = matched(np.asarray(seen.t), mine, times.t, run.t1, times.reach)
             found.append(own)
         return found
 
@@ -285,7 +286,7 @@ class Objective(Unconstrained):
             self._known.popitem(last=False)
         return parts
 
-    def _one(self, kind: str, shape: Shape, u: np.ndarray, run: Run) -> Any:
+    def _one(self, kind: str, shape: Shape, u: np.ndarray, run: Run) -> Tree:
         """One experiment; buffers that turn out too small grow."""
         while True:
             clock = time.perf_counter()
@@ -297,7 +298,7 @@ class Objective(Unconstrained):
                 self.count.compile += time.perf_counter() - clock
             seen = _seen(kind, out)
             code = 0 if seen is None else int(seen.result)
-            if code == Result.too_many_steps and self.how.rows < LARGEST:
+            if code == Result.too_many_steps and self.how.rows < MOST_ROWS:
                 self.how = dataclasses.replace(self.how, rows=4 * self.how.rows)
             elif code == Result.too_many_events and self.how.log < self.how.rows:
                 self.how = dataclasses.replace(self.how, log=4 * self.how.log)
@@ -325,7 +326,7 @@ def _half(r: np.ndarray) -> float:
     return value if np.isfinite(value) else np.inf
 
 
-def _seen(kind: str, out: Any) -> Seen | None:
+def _seen(kind: str, out: tuple) -> Seen | None:
     if kind == "residuals":
         return out[1]
     if kind in ("forward", "reverse"):

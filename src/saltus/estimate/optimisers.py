@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,27 @@ class Target(Protocol):
     def evaluations(self) -> int: ...
 
 
+class ConstrainedTarget(Target, Protocol):
+    """The same under constraints: values that stay between `below` and `above`."""
+
+    below: np.ndarray
+    above: np.ndarray
+
+    def constraints(self, u: np.ndarray) -> np.ndarray: ...
+    def constraint_jacobian(self, u: np.ndarray) -> np.ndarray: ...
+    def lagrangian_hessian(
+        self, u: np.ndarray, factor: float, weights: np.ndarray
+    ) -> np.ndarray: ...
+
+
+class Rule(Protocol):
+    """An update rule of optax."""
+
+    init: Callable
+    update: Callable
+
+
+OptimiserLike: TypeAlias = str | Rule
 OUT_OF_ITERATIONS = "out of iterations"
 NO_GRADIENT = "No gradient exists here: an event grazes its guard, or touches it."
 
@@ -122,7 +143,11 @@ def least_squares(
 
 
 def restarting(
-    once: Callable, target: Any, u: np.ndarray, monitor: Monitor, limits: Limits
+    once: Callable[[np.ndarray, Callable, int], scipy.optimize.OptimizeResult],
+    target: Target,
+    u: np.ndarray,
+    monitor: Monitor,
+    limits: Limits,
 ) -> Ending:
     """Run `once(u, callback, iterations)`, afresh whenever the sequence of events changes.
 
@@ -137,23 +162,22 @@ def restarting(
                 return Ending(u, False, NO_GRADIENT)
             u = better
         target.settle(u)
-        signature, here = target.signature(u), [u]
+        signature, path = target.signature(u), [u]
 
-        def each(now: np.ndarray, here: list = here, signature: str = signature) -> None:
+        def each(now: np.ndarray, path: list = path, signature: str = signature) -> None:
             tell(monitor, target, now, *target.gradient(now))
-            here[0] = np.array(now)
+            path.append(np.array(now))
             if target.signature(now) != signature or target.level(now) == UNTRUSTED:
                 raise StopIteration
 
         try:
             found = once(u, each, left)
             end, ok, text = found.x, bool(found.success), str(found.message)
-            used = getattr(found, "nit", left)
-        except StopIteration:
-            end, ok, text, used = here[0], False, "the sequence of events keeps changing", 1
-        left -= max(used, 1)
-        changed = target.signature(here[0]) != signature or target.level(here[0]) == UNTRUSTED
-        u = here[0] if changed else end
+        except StopIteration:  # where SciPy does not catch it
+            end, ok, text = path[-1], False, "the sequence of events keeps changing"
+        left -= max(len(path) - 1, 1)
+        changed = target.signature(path[-1]) != signature or target.level(path[-1]) == UNTRUSTED
+        u = path[-1] if changed else end
         if left <= 0 or not changed:
             return Ending(np.clip(u, target.low, target.high), ok, text)
 
@@ -164,7 +188,7 @@ def l_bfgs_b(
     """Limited-memory BFGS; its memory is dropped when the sequence of events changes."""
     bounds = scipy.optimize.Bounds(target.low, target.high)  # type: ignore[call-arg]
 
-    def once(u: np.ndarray, each: Callable, left: int) -> Any:
+    def once(u: np.ndarray, each: Callable, left: int) -> scipy.optimize.OptimizeResult:
         return scipy.optimize.minimize(
             finite(target.gradient), u, jac=True, method="L-BFGS-B", bounds=bounds, callback=each,
             options={"maxiter": left, "ftol": 1e-15, "gtol": 1e-9, "maxls": 40, **options},
@@ -180,7 +204,7 @@ def trust(
     low, high = target.low, target.high
     bounded = bool(np.any(np.isfinite(low)) or np.any(np.isfinite(high)))
 
-    def each(now: np.ndarray, *_: Any) -> None:
+    def each(now: np.ndarray, *_: object) -> None:
         value, slope = target.gradient(now)
         tell(monitor, target, now, value, slope)
 
@@ -198,12 +222,13 @@ def trust(
 
 
 def optax(
-    target: Target, u: np.ndarray, monitor: Monitor, limits: Limits, rule: Any = "adam",
+    target: Target, u: np.ndarray, monitor: Monitor, limits: Limits, rule: OptimiserLike = "adam",
     learning_rate: float = 0.01, resume: Mapping[str, np.ndarray] | None = None, **options: Any,
 ) -> Ending:  # fmt: skip
     """Adam and friends: any optax rule, projected into the bounds."""
     module = need("optax", "fit", f'optimiser="{rule}"' if isinstance(rule, str) else "optax rules")
-    rule = getattr(module, rule)(learning_rate, **options) if isinstance(rule, str) else rule
+    if isinstance(rule, str):
+        rule = cast(Rule, getattr(module, rule)(learning_rate, **options))
     at: Any = jnp.asarray(np.clip(u, target.low, target.high))
     state = rule.init(at)
     leaves, treedef = jax.tree.flatten(state)
@@ -238,12 +263,12 @@ NAMES = ("lm", "gauss-newton", "l-bfgs-b", "trust", "ipopt", "slsqp", *OPTAX)
 LEAST_SQUARES = ("lm", "gauss-newton")
 
 
-def is_optax(name: Any) -> bool:
+def is_optax(name: OptimiserLike) -> bool:
     """Whether an optimiser is a rule of optax, by name or as it is."""
     return name.lower() in OPTAX if isinstance(name, str) else hasattr(name, "update")
 
 
-def optimiser(name: Any) -> Callable[..., Ending]:
+def optimiser(name: OptimiserLike) -> Callable[..., Ending]:
     """The optimiser called `name`; an optax rule stands for itself."""
     from .constrained_optimisers import ipopt, slsqp
 

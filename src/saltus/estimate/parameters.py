@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
+from ..base.names import entry_name
+from ..base.types import Array, Number, Params, Tree, Vector
 from ..system.hybrid import Instant
 
+T = TypeVar("T")
+Values: TypeAlias = Array | np.ndarray  # traced in a program, of NumPy outside
 SCALES = ("linear", "log", "logit")
 P = -1  # the owner of parameters; starts are owned by the experiment with that number
 
@@ -26,13 +30,13 @@ P = -1  # the owner of parameters; starts are owned by the experiment with that 
 class Normal:
     """A belief about a number before the data: `mean`, give or take `sd`."""
 
-    mean: Any
-    sd: Any
+    mean: Number
+    sd: Number
 
-    def residual(self, v: Any) -> Any:
+    def residual(self, v: Values) -> Values:
         return (v - np.asarray(self.mean)) / np.asarray(self.sd)
 
-    def slope(self, v: Any) -> Any:
+    def slope(self, v: np.ndarray) -> np.ndarray:
         """Derivative of the residual by the number."""
         return np.ones_like(v) / np.asarray(self.sd)
 
@@ -41,19 +45,22 @@ class Normal:
 class LogNormal:
     """A belief about a positive number: `median`, up to a factor `factor` either way (1 sd)."""
 
-    median: Any
-    factor: Any
+    median: Number
+    factor: Number
 
-    def residual(self, v: Any) -> Any:
+    def residual(self, v: Values) -> Values:
         logarithm = np.log if isinstance(v, np.ndarray | float) else jnp.log
         return logarithm(v / np.asarray(self.median)) / np.log(np.asarray(self.factor))
 
-    def slope(self, v: Any) -> Any:
+    def slope(self, v: np.ndarray) -> np.ndarray:
         """Derivative of the residual by the number."""
         return 1.0 / (v * np.log(np.asarray(self.factor)))
 
 
-def scaled(scale: str, u: Any, unit: Any, low: Any, high: Any) -> Any:
+Prior: TypeAlias = Normal | LogNormal
+
+
+def scaled(scale: str, u: Values, unit: Values, low: Values, high: Values) -> Values:
     """A number from its entry of the vector (M48)."""
     if scale == "log":
         return unit * jnp.exp(u)
@@ -76,14 +83,14 @@ class Block:
     unit: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    prior: Any = None
+    prior: Prior | None = None
 
     @property
     def kind(self) -> tuple:
         """What is static about it; equal kinds share compiled programs."""
         return (self.leaf, tuple(self.picked.tolist()), self.scale)
 
-    def value(self, u: Any) -> Any:
+    def value(self, u: Values) -> Values:
         """The free entries from their part of the vector."""
         return scaled(self.scale, u, self.unit, self.low, self.high)
 
@@ -126,15 +133,14 @@ class Block:
         if not self.shape:
             return [self.name]
         return [
-            f"{self.name}[{','.join(map(str, np.unravel_index(k, self.shape)))}]"
-            for k in self.picked
+            entry_name(self.name, map(int, np.unravel_index(k, self.shape))) for k in self.picked
         ]
 
 
 class Free:
     """The free numbers of a fit, as blocks of one vector."""
 
-    def __init__(self, blocks: Sequence[Block], p: Any, starts: Sequence[Instant | None]):
+    def __init__(self, blocks: Sequence[Block], p: Params, starts: Sequence[Instant | None]):
         self.blocks = tuple(blocks)
         self.note = ""  # what a user should know of what is not free
         self.p, self.starts = p, tuple(starts)
@@ -145,7 +151,7 @@ class Free:
         self.low = np.concatenate([low for low, _ in both]) if both else np.zeros(0)
         self.high = np.concatenate([high for _, high in both]) if both else np.zeros(0)
 
-    def natural_of(self, p: Any, starts: Sequence[Instant | None]) -> np.ndarray:
+    def natural_of(self, p: Params, starts: Sequence[Instant | None]) -> np.ndarray:
         """The free numbers of these parameters and starts."""
         values = []
         for b in self.blocks:
@@ -158,15 +164,15 @@ class Free:
         parts = [b.vector(np.asarray(values)[b.place]) for b in self.blocks]
         return np.concatenate(parts) if parts else np.zeros(0)
 
-    def natural(self, u: Any) -> Any:
+    def natural(self, u: Values) -> Array:
         """The free numbers, on their own scales."""
         return jnp.concatenate([b.value(u[b.place]) for b in self.blocks])
 
-    def into_p(self, u: Any, p: Any) -> Any:
+    def into_p(self, u: Vector, p: Params) -> Params:
         """The parameters with the free numbers in them."""
         return put(p, [(*b.kind, b.value(u[b.place])) for b in self.blocks if b.owner == P])
 
-    def into_start(self, u: Any, start: Any, owner: int) -> Any:
+    def into_start(self, u: Vector, start: Instant, owner: int) -> Instant:
         """The start of one experiment with the free numbers in it."""
         mine = [b for b in self.blocks if b.owner == owner]
         return put(start, [(*b.kind, b.value(u[b.place])) for b in mine])
@@ -176,7 +182,7 @@ class Free:
         """Whether there are priors."""
         return any(b.prior is not None for b in self.blocks)
 
-    def prior_residuals(self, u: Any) -> Any:
+    def prior_residuals(self, u: Vector) -> Vector:
         """What the priors add to the residuals, as JAX sees it."""
         parts = [b.prior.residual(b.value(u[b.place])) for b in self.blocks if b.prior]
         return jnp.concatenate([jnp.atleast_1d(v) for v in parts]) if parts else jnp.zeros(0)
@@ -203,11 +209,11 @@ class Free:
         return np.concatenate([b.number(np.asarray(u)[b.place])[1] for b in self.blocks])
 
 
-def _owned(owner: int, p: Any, starts: Sequence[Instant | None]) -> Any:
+def _owned(owner: int, p: Params, starts: Sequence[Instant | None]) -> Tree:
     return p if owner == P else starts[owner]
 
 
-def put(tree: Any, entries: Sequence[tuple]) -> Any:
+def put(tree: T, entries: Sequence[tuple]) -> T:
     """A pytree with entries of its leaves replaced: (leaf, picked entries, scale, values) each."""
     if not entries:
         return tree

@@ -14,21 +14,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from ..base.types import Array, Params, Scalar, Tree, Vector
+from ..methods.method import Method
 from ..solution.event_log import EventLog
 from ..solution.solution import Solution
 from ..solver.scenario import started
 from ..solver.solving import solve
-from ..system.hybrid import HybridSystem
+from ..system.hybrid import HybridSystem, Instant
 from . import event_matching
 from .experiments import Observed, Run, Shape, columns
-from .parameters import put, scaled
+from .parameters import Values, put, scaled
 
+T = TypeVar("T")
 LOSSES = ("points", "integral", "aligned", "blended")
 SHARPNESS = 20.0  # of blending, in units of one over the mean sampling interval
 
@@ -36,10 +39,10 @@ SHARPNESS = 20.0  # of blending, in units of one over the mean sampling interval
 class Seen(NamedTuple):
     """What a simulation was like: for decisions, not differentiated."""
 
-    t: Any
-    which: Any
-    member: Any
-    result: Any
+    t: Values
+    which: Values
+    member: Values
+    result: Values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,18 +50,18 @@ class How:
     """How experiments are simulated and compared."""
 
     loss: str
-    method: Any
-    transform: Callable[[Any], Any] | None  # of weighted residuals
+    method: Method | None
+    transform: Callable[[Array], Array] | None  # of weighted residuals
     rows: int
     log: int
 
 
-def restore(shape: Shape, run: Run, u: Any) -> tuple[Any, Any]:
+def restore(shape: Shape, run: Run, u: Vector) -> tuple[Params, Instant]:
     """Parameters and start of an experiment with the free numbers in them."""
 
-    def filled(tree: Any, kinds: tuple, places: tuple) -> Any:
+    def filled(tree: T, kinds: tuple, places: tuple) -> T:
         values = [
-            scaled(kind[2], u[at.index], at.unit, at.low, at.high)
+            scaled(kind[2], u[at.entries], at.unit, at.low, at.high)
             for kind, at in zip(kinds, places, strict=True)
         ]
         return put(tree, [(*kind, v) for kind, v in zip(kinds, values, strict=True)])
@@ -69,7 +72,7 @@ def restore(shape: Shape, run: Run, u: Any) -> tuple[Any, Any]:
     return p, filled(eqx.combine(run.start, shape.start.tree), shape.of_start, run.of_start)
 
 
-def simulate(shape: Shape, run: Run, u: Any, how: How, ts: Any = None) -> Solution:
+def simulate(shape: Shape, run: Run, u: Vector, how: How, ts: Values | None = None) -> Solution:
     p, start = restore(shape, run, u)
     system = _with_integrals(shape.system) if how.loss == "integral" else shape.system
     return solve(
@@ -78,7 +81,7 @@ def simulate(shape: Shape, run: Run, u: Any, how: How, ts: Any = None) -> Soluti
     )  # fmt: skip
 
 
-def residuals(shape: Shape, run: Run, u: Any, how: How) -> tuple[Any, Seen]:
+def residuals(shape: Shape, run: Run, u: Vector, how: How) -> tuple[Vector, Seen]:
     """The weighted residuals of one experiment, and what was seen on the way."""
     ts = jnp.asarray(run.ts)
     if how.loss == "aligned":
@@ -101,18 +104,20 @@ def residuals(shape: Shape, run: Run, u: Any, how: How) -> tuple[Any, Seen]:
     return r + jnp.where(sol.result > 1, jnp.nan, 0.0), jax.lax.stop_gradient(seen)
 
 
-def compared(y: Any, o: Observed, loss: str) -> Any:
+def compared(y: Array, o: Observed, loss: str) -> Array:
     """Predictions minus samples; for `integral`, means over intervals."""
     if loss != "integral":
-        return y[o.index] - o.y
-    q = y[o.index]
+        return y[o.rows] - o.y
+    q = y[o.rows]
     long = o.interval > 0
     mean = jnp.diff(q, prepend=q[:1]) / jnp.where(long, o.interval, 1.0)
     data = 0.5 * (o.y + jnp.concatenate([o.y[:1], o.y[:-1]]))
     return jnp.where(long, mean - data, 0.0)
 
 
-def _samples(sol: Solution, log: EventLog, run: Run, how: How, p: Any, system: Any) -> dict:
+def _samples(
+    sol: Solution, log: EventLog, run: Run, how: How, p: Params, system: HybridSystem
+) -> dict[str, Array]:
     if how.loss == "integral":
         return columns(sol.integrals[1])
     y = columns(sol.y)
@@ -123,7 +128,7 @@ def _samples(sol: Solution, log: EventLog, run: Run, how: How, p: Any, system: A
     return y
 
 
-def _held(y: dict, sol: Solution, p: Any, system: HybridSystem) -> dict:
+def _held(y: dict, sol: Solution, p: Params, system: HybridSystem) -> dict[str, Array]:
     """After a terminal event, outputs stay as they were: data may go on when a prediction ends."""
     last = columns(sol.final.x if system.output is None else system.output(sol.final, p), axes=0)
     return {name: jnp.where(sol.reached, v, last[name]) for name, v in y.items()}
@@ -133,7 +138,7 @@ def _with_integrals(system: HybridSystem) -> HybridSystem:
     """The same system, with its outputs integrated beside its own rate."""
     old, output = system.rate, system.output
 
-    def rate(now: Any, p: Any) -> Any:
+    def rate(now: Instant, p: Params) -> tuple[Tree, Tree]:
         y = now.x if output is None else output(now, p)
         floats = jax.tree.map(lambda v: jnp.asarray(v, dtype=float), y)
         return (None if old is None else old(now, p)), floats
@@ -154,7 +159,7 @@ def _cached_replace(system: HybridSystem, rate: Callable) -> HybridSystem:
 
 
 # -- events ---------------------------------------------------------------------------------------
-def _times_of(log: EventLog, name: str) -> Any:
+def _times_of(log: EventLog, name: str) -> Vector:
     """Times of one kind of event (or of one member of a family), in order, then NaN."""
     stem, _, member = name.partition("[")
     wanted = log.which == log.names.index(stem)
@@ -164,7 +169,7 @@ def _times_of(log: EventLog, name: str) -> Any:
     return jnp.where(wanted[order], log.t[order], jnp.nan)
 
 
-def _warped(ts: Any, t0: Any, log: EventLog, run: Run) -> Any:
+def _warped(ts: Vector, t0: Scalar, log: EventLog, run: Run) -> Vector:
     """Sampling times moved so that observed events fall on predicted ones (M51)."""
     observed, predicted = [], []
     for name, times in run.events.items():
@@ -184,7 +189,9 @@ def _warped(ts: Any, t0: Any, log: EventLog, run: Run) -> Any:
     return left_a + (ts - left_b) * width_a / jnp.where(width_b > 0, width_b, 1.0)
 
 
-def _blended(y: dict, sol: Solution, log: EventLog, run: Run, p: Any, system: Any) -> dict:
+def _blended(
+    y: dict, sol: Solution, log: EventLog, run: Run, p: Params, system: HybridSystem
+) -> dict[str, Array]:
     r"""Samples with jumps softened: segment k, from a to b, has the weight
     $\sigma(s (t - a))\,\sigma(s (b - t))$, normalised; outside it stays where it begins or ends."""
     ts = jnp.asarray(run.ts)
@@ -212,7 +219,7 @@ def _blended(y: dict, sol: Solution, log: EventLog, run: Run, p: Any, system: An
     return soft
 
 
-def _outputs(system: HybridSystem, now: Any, p: Any) -> Any:
+def _outputs(system: HybridSystem, now: Instant, p: Params) -> Tree:
     if system.output is None:
         return now.x
     return jax.vmap(lambda now: system.output(now, p))(now)  # type: ignore[misc]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from ..base.names import unit_of
 from ..base.pickling import LeftBehind, Portable
 from ..base.results import SolveError
 from ..base.text import number, table
+from ..base.types import Array, Numbers, Params, Units, Vector
 from ..solution.solution import Solution
 from ..solver.solving import solve
 from ..trust import Certificate, certificate
@@ -23,11 +25,15 @@ from ..trust.verdict import VERDICTS
 from . import residuals, uncertainty
 from .event_matching import EventMatch
 from .experiments import columns
+from .noise import Likelihood
 from .objective import Objective
 from .search import Search
 from .setup import Setup
 
-LOOKS = 40  # iterations of a search that are certified
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CERTIFIED_ITERATIONS = 40  # of a search, at most
 
 
 class Series(NamedTuple):
@@ -52,7 +58,7 @@ class Fitted(Portable):
     t1: float
     outputs: dict[str, Series]
     events: dict[str, EventMatch]
-    simulate: Any = dataclasses.field(repr=False)
+    simulate: Callable[[bool], Solution] = dataclasses.field(repr=False)
 
     @functools.cached_property
     def solution(self) -> Solution:
@@ -72,7 +78,7 @@ class Fitted(Portable):
 class Fit(Portable):
     """The result of `saltus.fit`. Numbers are NumPy arrays in the order of `names`."""
 
-    p: Any
+    p: Params
     starts: list[Any]
     names: list[str]
     values: np.ndarray
@@ -112,7 +118,7 @@ class Fit(Portable):
     def doubts(self) -> list[tuple[int, dict[str, str]]]:
         """Why gradients along the search are not to be trusted: of at most 40 iterations, evenly
         spread, the number and every reason with its verdict (none where all is well)."""
-        rows = np.unique(np.linspace(0, len(self._path) - 1, LOOKS).astype(int))
+        rows = np.unique(np.linspace(0, len(self._path) - 1, CERTIFIED_ITERATIONS).astype(int))
         found = []
         for k in rows if self._path else ():
             solutions = self._objective.solutions(jnp.asarray(self._path[k]))
@@ -142,7 +148,7 @@ class Fit(Portable):
     spectrum = property(lambda self: self.certainty.spectrum)
 
     @property
-    def units(self) -> Any:
+    def units(self) -> Units:
         """Units by name; in another process they are known if the model is."""
         lost = isinstance(self._setup, LeftBehind)
         return None if lost else self._setup.scenario.system.units
@@ -214,14 +220,28 @@ class Fit(Portable):
             lines += ["", *(f"  ! {sentence}" for sentence in self.weak[:5])]
         return "\n".join(lines)
 
+    def _needs_model(self, what: str) -> None:
+        """Say in one sentence why a fit from another process cannot be simulated again."""
+        if any(isinstance(v, LeftBehind) for v in (self._objective, self._setup)):
+            raise RuntimeError(
+                f"fit.{what} simulates the model, which was left behind when this was pickled: its "
+                "functions are lambdas, or are defined inside another function. Define them at "
+                f"the top of a module, or call fit.{what} before pickling."
+            )
+
     # -- more on request --------------------------------------------------------------------------
     def profile(
         self, name: str, points: int = 15, level: float = 0.95, reach: float = 4.0
     ) -> uncertainty.Profile:
         """Refit everything else for values of `name` around its estimate: an interval without
-        the assumption that the loss is a parabola. `reach` is in standard deviations."""
+        the assumption that the loss is a parabola.
+
+        `points` is the number of values, `level` the probability that the interval holds, and
+        `reach` how far values go to either side, in standard deviations.
+        """
         from .monitor import Monitor
 
+        self._needs_model("profile")
         monitor = Monitor(self.names, progress=False)
         refit = lambda target, rest: self._search.local(target, rest, monitor)
         sd = np.nan
@@ -234,18 +254,32 @@ class Fit(Portable):
 
     def exact(self) -> uncertainty.Certainty:
         """Covariance and intervals from the exact Hessian in place of the Gauss–Newton matrix."""
+        self._needs_model("exact")
         return uncertainty.certainty(self._objective, self.u, self._freedom, exact=True)
 
-    def bands(self, experiment: int = 0, ts: Any = None, level: float = 0.95) -> dict[str, tuple]:
-        """Predictions with their uncertainty: `{output: (t, low, middle, high)}` (M57)."""
+    def bands(
+        self, experiment: int = 0, ts: Numbers | None = None, level: float = 0.95
+    ) -> dict[str, tuple]:
+        """Predictions with their uncertainty: `{output: (t, low, middle, high)}` (M57).
+
+        `experiment` is the number of the experiment, from 0. `ts` are the times; by default 400
+        from its start to its end. Beyond its end they are predicted by a longer simulation.
+        `level` is the probability that a band holds.
+        """
+        self._needs_model("bands")
         o = self._objective
         run = o.runs[experiment]
-        if ts is None:
-            first = float(self.experiments[experiment].solution.start)
-            ts = np.linspace(first, float(run.t1), 400)
+        first = float(self.experiments[experiment].solution.start)
+        ts = np.linspace(first, float(run.t1), 400) if ts is None else np.asarray(ts, dtype=float)
+        if np.any(ts < first):
+            raise ValueError(
+                f"bands: ts begins at {np.min(ts):.6g}, before the start of experiment "
+                f"{self.experiments[experiment].name} at t = {first:.6g}. Leave earlier times out."
+            )
+        run = run._replace(t1=np.maximum(run.t1, np.max(ts, initial=run.t1)))
         shape, how = o.shapes[experiment], dataclasses.replace(o.how, loss="points")
 
-        def values(u: Any) -> Any:
+        def values(u: Vector) -> tuple[dict[str, Array], dict[str, Array]]:
             y = columns(residuals.simulate(shape, run, u, how, jnp.asarray(ts)).y)
             return y, y
 
@@ -262,19 +296,21 @@ class Fit(Portable):
 
         return {name: band(name) for name in y}
 
-    def plot(self) -> Any:
+    def plot(self) -> Figure | None:
         """A figure of data and fit, experiment by experiment. Needs the extra `plot`."""
         from .report.figures import data_and_fit
 
+        self._needs_model("plot")
         return data_and_fit(self)
 
-    def report(self, path: Any = "report.html", progress: bool | None = None) -> Path:
+    def report(self, path: str | Path = "report.html", progress: bool | None = None) -> Path:
         """Write everything about the fit as one HTML file, and its pictures beside it.
 
         Meanwhile a line says so; `progress` as in `fit`.
         """
         from .report import write
 
+        self._needs_model("report")
         return write(self, path, progress)
 
 
@@ -293,7 +329,9 @@ def _deviation(sd: float) -> str:
     return number(float(sd), 2) if np.isfinite(sd) else "-"
 
 
-def compared(setup: Setup, objective: Objective, u: np.ndarray, likelihood: Any) -> list[Fitted]:
+def compared(
+    setup: Setup, objective: Objective, u: np.ndarray, likelihood: Likelihood
+) -> list[Fitted]:
     """Data and predictions of every experiment at `u`."""
     points = objective if objective.how.loss == "points" else objective.variant("points")
     r, at, found = likelihood.restore(points.residuals(u)), 0, []
@@ -304,7 +342,7 @@ def compared(setup: Setup, objective: Objective, u: np.ndarray, likelihood: Any)
             real = o.weight > 0
             own, at = r[at : at + o.y.size][real], at + o.y.size
             sd = 1.0 / o.weight[real]
-            outputs[name] = Series(run.ts[o.index][real], o.y[real], o.y[real] + own * sd, sd)
+            outputs[name] = Series(run.ts[o.rows][real], o.y[real], o.y[real] + own * sd, sd)
         at += sum(e.t.size + seen.which.size for e in run.events.values())
         simulate = functools.partial(_simulate, setup, objective, k, u)
         name = str(setup.experiments[k].name)

@@ -13,18 +13,29 @@ from typing import Any
 
 import numpy as np
 
-from .doubts import EXACT, doubts
+from .doubts import EXACT_PART, doubts
 from .monitor import Monitor
 from .objective import Objective
-from .optimisers import LEAST_SQUARES, Ending, Limits, Unconstrained, sobol, steepest
+from .optimisers import (
+    LEAST_SQUARES,
+    Ending,
+    Limits,
+    OptimiserLike,
+    Unconstrained,
+    sobol,
+    steepest,
+)
 from .step_limits import Cautious
 
 SEARCHES = ("auto", "local", "horizon", "multistart", "shooting")
-FLAT = 1e-4  # largest cosine between residuals and a column of the Jacobian at a minimum
-STEEP = 1e-3  # largest entry of the gradient there, in units of the loss, for many numbers
-FINE = 1 / 64  # shortest stage of a horizon
-STAGES = 40  # most of them
-SHORT, LONG = 1e-4, 1e-8  # strength of the leash in a stage, and where all data are seen
+FLAT_COSINE = 1e-4  # largest between residuals and a column of the Jacobian at a minimum
+FLAT_SLOPE = 1e-3  # largest entry of the gradient there, in units of the loss, for many numbers
+SHORTEST_STAGE = 1 / 64  # of a horizon
+MOST_STAGES = 40
+STAGE_LEASH, WHOLE_LEASH = (
+    1e-4,
+    1e-8,
+)  # strength of the leash in a stage, and where all data are seen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +43,7 @@ class Search:
     """What a search is made of."""
 
     method: Callable[..., Ending]
-    name: Any
+    name: OptimiserLike
     limits: Limits
     options: dict[str, Any]
     starts: int
@@ -45,7 +56,9 @@ class Search:
             self, options={k: v for k, v in self.options.items() if k != "resume"}
         )
 
-    def local(self, target: Any, u: np.ndarray, monitor: Monitor, few: bool = False) -> Ending:
+    def local(
+        self, target: Unconstrained, u: np.ndarray, monitor: Monitor, few: bool = False
+    ) -> Ending:
         limits = self.limits
         if few:
             limits = dataclasses.replace(
@@ -54,7 +67,7 @@ class Search:
         if not isinstance(target, Objective):
             return self.method(target, u, monitor, limits, **self.options)
         squares = self.name in LEAST_SQUARES and np.isfinite(target.value(u))
-        tied = Leashed(target, u, LONG) if squares else target
+        tied = Leashed(target, u, WHOLE_LEASH) if squares else target
         ending = self.method(Cautious(tied, u), u, monitor, limits, **self.options)
         if target.best is not None and target.best[0] < target.value(ending.u) and not squares:
             return dataclasses.replace(ending, u=target.best[1])
@@ -135,9 +148,9 @@ def multistart(
 
 def horizon(objective: Objective, u: np.ndarray, search: Search, monitor: Monitor) -> Found:
     """Fit the beginning first, then more and more: events come into view one by one (M53)."""
-    done, step, shortest, before = 0.0, 1 / 8, FINE, np.inf
+    done, step, shortest, before = 0.0, 1 / 8, SHORTEST_STAGE, np.inf
     known = search.known >= {n for r in objective.runs for n in (*r.outputs, *r.events)}
-    for _ in range(STAGES):
+    for _ in range(MOST_STAGES):
         part = min(1.0, done + step)
         stage = objective.variant(fraction=part)
         many = stage.samples()
@@ -154,7 +167,7 @@ def horizon(objective: Objective, u: np.ndarray, search: Search, monitor: Monito
             spread = np.sqrt(2 * stage.value(ending.u) / many)
             if spread <= (2.0 if known else 3 * before + 0.01) or step <= shortest:
                 u, done, before = ending.u, part, max(spread, 1e-9)
-                step, shortest = min(2 * step, 0.5), FINE
+                step, shortest = min(2 * step, 0.5), SHORTEST_STAGE
                 if done == 1.0:
                     break
                 continue
@@ -168,7 +181,7 @@ def horizon(objective: Objective, u: np.ndarray, search: Search, monitor: Monito
 class Leashed(Unconstrained):
     """A target whose weakly determined directions stay where they are."""
 
-    def __init__(self, target: Objective, u: np.ndarray, strength: float = SHORT):
+    def __init__(self, target: Objective, u: np.ndarray, strength: float = STAGE_LEASH):
         self._target, self._home = target, np.array(u)
         columns = np.linalg.norm(target.jacobian(u), axis=0)
         self._weight = strength * max(float(np.max(columns)), 1e-12)
@@ -207,16 +220,16 @@ def judged(objective: Objective, ending: Ending, search: Search) -> Found:
     return Found(u, value, minimum, not doubt, ending.message, doubt)
 
 
-def is_minimum(objective: Objective, u: np.ndarray, name: Any) -> bool:
+def is_minimum(objective: Objective, u: np.ndarray, name: OptimiserLike) -> bool:
     """No direction within the bounds reduces the linearised loss noticeably."""
     if name not in LEAST_SQUARES and objective.free.size > 100:
         value, slope = objective.gradient(u)
-        if np.sqrt(2 * value) <= EXACT * objective.size_of_data():
+        if np.sqrt(2 * value) <= EXACT_PART * objective.size_of_data():
             return True
-        return steepest(objective, u, slope) <= STEEP * value
+        return steepest(objective, u, slope) <= FLAT_SLOPE * value
     r, j = objective.residuals(u), objective.jacobian(u)
     size = np.linalg.norm(r)
-    if size <= EXACT * objective.size_of_data():
+    if size <= EXACT_PART * objective.size_of_data():
         return True
     slope = j.T @ r
     edge = 1e-6 * np.maximum(1.0, np.abs(u))
@@ -225,4 +238,4 @@ def is_minimum(objective: Objective, u: np.ndarray, name: Any) -> bool:
     )
     length = np.linalg.norm(j, axis=0)
     cosine = np.abs(slope) / np.where(length > 0, length * size, 1.0)
-    return bool(np.max(np.where(stopped, 0.0, cosine), initial=0.0) <= FLAT)
+    return bool(np.max(np.where(stopped, 0.0, cosine), initial=0.0) <= FLAT_COSINE)

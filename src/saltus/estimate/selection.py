@@ -5,23 +5,27 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.names import path_name, unknown
+from ..base.types import Numbers, Params
 from ..system.hybrid import Instant
-from .parameters import SCALES, Block, Free, LogNormal, Normal, P
+from .parameters import SCALES, Block, Free, LogNormal, Normal, P, Prior
+
+FreeNames: TypeAlias = str | Sequence[str] | None
+BoundsLike: TypeAlias = Mapping[str, tuple] | None  # (low, high) by name
 
 
 def choose(
-    p: Any,
+    p: Params,
     starts: Sequence[Instant | None],
     labels: Sequence[str],
-    free: Any = None,
-    bounds: Mapping[str, Any] | None = None,
+    free: FreeNames = None,
+    bounds: BoundsLike = None,
     scales: Mapping[str, str] | None = None,
     priors: Mapping[str, Any] | None = None,
 ) -> Free:
@@ -68,12 +72,12 @@ class _Entry:
     floating: bool = True
 
 
-def _listed(free: Any) -> list[str]:
+def _listed(free: str | Sequence[str]) -> list[str]:
     names = [free] if isinstance(free, str) else list(free)
     return [part.strip() for name in names for part in name.split(";") if part.strip()]
 
 
-def _table(p: Any, starts: Sequence[Instant | None], labels: Sequence[str]) -> dict[str, _Entry]:
+def _table(p: Params, starts: Sequence[Instant | None], labels: Sequence[str]) -> dict[str, _Entry]:
     """Every number that may be free, by name."""
     table = {}
     for k, (path, leaf) in enumerate(jax.tree_util.tree_flatten_with_path(p)[0]):
@@ -93,7 +97,7 @@ def _table(p: Any, starts: Sequence[Instant | None], labels: Sequence[str]) -> d
     return table
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: object) -> bool:
     if isinstance(leaf, bool):
         return False
     if isinstance(leaf, int | float):
@@ -101,7 +105,7 @@ def _is_number(leaf: Any) -> bool:
     return _floating(leaf)
 
 
-def _floating(leaf: Any) -> bool:
+def _floating(leaf: object) -> bool:
     if isinstance(leaf, int | float) and not isinstance(leaf, bool):
         return True
     dtype = getattr(leaf, "dtype", None)
@@ -147,7 +151,12 @@ def _alike(picked: np.ndarray, options: list[dict[int, Any]]) -> list[tuple[list
 
 
 def _block(
-    entry: _Entry, picked: np.ndarray, place: slice, bounds: Any, scale: Any, prior: Any
+    entry: _Entry,
+    picked: np.ndarray,
+    place: slice,
+    bounds: tuple | None,
+    scale: str | None,
+    prior: Prior | tuple | None,
 ) -> Block:
     value = entry.value.reshape(-1)[picked]
     low, high = (None, None) if bounds is None else bounds
@@ -172,7 +181,7 @@ def _block(
     )
 
 
-def _entries(entry: _Entry, picked: np.ndarray, given: Any) -> np.ndarray:
+def _entries(entry: _Entry, picked: np.ndarray, given: Numbers) -> np.ndarray:
     """A number for all, or an array like the leaf, at the picked entries."""
     given = np.asarray(given, dtype=float)
     if given.ndim == 0:
@@ -180,7 +189,7 @@ def _entries(entry: _Entry, picked: np.ndarray, given: Any) -> np.ndarray:
     return np.broadcast_to(given, entry.value.shape).reshape(-1)[picked]
 
 
-def _check(name: str, value: Any, low: Any, high: Any, scale: str) -> None:
+def _check(name: str, value: np.ndarray, low: np.ndarray, high: np.ndarray, scale: str) -> None:
     if scale not in SCALES:
         raise ValueError(f'scale of "{name}" is {scale!r}, expected one of {SCALES}.')
     if not np.all(np.isfinite(value)):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
 from ..base.names import with_values
+from ..base.types import Array, Params, Tree
+from ..methods.method import Method
 from ..solver.scenario import Scenario, started
 from ..solver.solving import solve
 from ..system.hybrid import HybridSystem, Instant
-from .data import Experiment, Measured, event_times, experiments, ignored, series
+from .data import DataLike, Experiment, Measured, StartLike, experiments
+from .data_notes import notes
 from .experiments import Run, Shape, columns, make_run
+from .measurements import event_times, series
 from .noise import first_noise, given_noise
 from .parameters import Free
-from .selection import choose
+from .selection import BoundsLike, FreeNames, choose
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,8 +29,8 @@ class Setup:
 
     scenario: Scenario
     experiments: list[Experiment]
-    starts: list[Any]  # Instants, or functions of p
-    parameters: list[Any]  # p of each experiment, with what it sets
+    starts: list[StartLike]  # Instants, or functions of p
+    parameters: list[Params]  # p of each experiment, with what it sets
     measured: list[dict[str, Measured]]
     events: list[dict[str, Measured]]
     ends: list[float]
@@ -39,11 +42,17 @@ class Setup:
     note: str = ""  # of what was left out
 
 
-def scenario_of(model: Any, p: Any, start: Any, t1: Any, method: Any) -> Scenario:
+def scenario_of(
+    model: Scenario | HybridSystem,
+    p: Params,
+    start: StartLike | None,
+    t1: float | None,
+    method: Method | None,
+) -> Scenario:
     """The model as a scenario, with what is given here in place of its own."""
     if isinstance(model, HybridSystem):
         missing = [n for n, v in (("p", p), ("start", start)) if v is None]
-        if missing:
+        if missing or start is None:
             raise TypeError(
                 f"fit: a HybridSystem needs {' and '.join(missing)}. Write saltus.fit(system, "
                 "data, p, start=saltus.Instant(t=0.0, x=...)), or give a saltus.Scenario."
@@ -59,13 +68,13 @@ def scenario_of(model: Any, p: Any, start: Any, t1: Any, method: Any) -> Scenari
 
 def set_up(
     scenario: Scenario,
-    data: Any,
+    data: DataLike | Experiment | Sequence[DataLike | Experiment],
     t1: float | None,
-    free: Any,
-    bounds: Mapping | None,
+    free: FreeNames,
+    bounds: BoundsLike,
     scales: Mapping | None,
     priors: Mapping | None,
-    noise: Any,
+    noise: float | Mapping[str, float] | None,
 ) -> Setup:
     """Match data and model, choose what is free, and make arrays of it all."""
     listed = experiments(data)
@@ -107,11 +116,11 @@ def set_up(
     shapes, runs = zip(*made, strict=True)
     return Setup(
         scenario, listed, list(starts), list(parameters), measured, events, ends, chosen, known,
-        scale, list(shapes), list(runs), ignored(listed, outputs, scenario.system.units),
+        scale, list(shapes), list(runs), notes(listed, outputs, scenario.system.units),
     )  # fmt: skip
 
 
-def _own(scenario: Scenario, e: Experiment) -> tuple[Any, Any]:
+def _own(scenario: Scenario, e: Experiment) -> tuple[StartLike, Params]:
     """Start and parameters of one experiment."""
     start = scenario.start if e.start is None else e.start
     values = {n: v for n, v in e.set.items() if not n.startswith("start.")}
@@ -140,7 +149,7 @@ def _own_noise(measured: list, events: list) -> dict[str, float]:
     return own
 
 
-def _is_tree(value: Any) -> bool:
+def _is_tree(value: object) -> bool:
     """Whether a value is more than a number or an array: signals, dicts."""
     return (
         not isinstance(value, list | tuple)
@@ -159,12 +168,12 @@ def _check_set(listed: list[Experiment], chosen: Free) -> None:
             )
 
 
-def _outputs(scenario: Scenario, start: Any, p: Any) -> tuple[list[str], list[str]]:
+def _outputs(scenario: Scenario, start: StartLike, p: Params) -> tuple[list[str], list[str]]:
     """Names of the outputs and of the events, without simulating."""
     system, first = scenario.system, started(start, p)
     t1 = float(first.t) + 1.0
 
-    def saved(ts: Any) -> Any:
+    def saved(ts: Array) -> Tree:
         return solve(system, first, p, t1, ts=ts, method=scenario.method, throw=False).y
 
     y = jax.eval_shape(saved, np.array([t1]))

@@ -7,6 +7,7 @@ its end should meet $x_{k+1}$. A wrong guess then spoils one segment, not everyt
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,6 +15,8 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.types import Array, Matrix, Number, Numbers, Params, Scalar, Tree, Vector, Whole
+from ..methods.method import Method
 from ..solver.solving import solve
 from ..system.hybrid import HybridSystem, Instant
 from .experiments import Observed, columns
@@ -30,7 +33,9 @@ PULL = (1.0, 10.0, 100.0, 1000.0)  # weights of the gaps, one round each
 class Shots:
     """What `shoot` returns: ends, gaps, samples and integrals of all segments."""
 
-    def __init__(self, ends: Any, gaps: Any, y: Any, reached: Any, integral: Any, result: Any):
+    def __init__(
+        self, ends: Tree, gaps: Tree, y: Tree, reached: Array, integral: Tree, result: Array
+    ):
         self.ends, self.gaps = ends, gaps
         self.y, self.reached = y, reached
         self.integral, self.result = integral, result
@@ -39,12 +44,12 @@ class Shots:
 def shoot(
     system: HybridSystem,
     start: Instant,
-    nodes: Any,
-    p: Any,
-    times: Any,
+    nodes: Tree,
+    p: Params,
+    times: Numbers,
     *,
-    ts: Any = None,
-    method: Any = None,
+    ts: Numbers | None = None,
+    method: Method | None = None,
     max_steps: int = 1024,
     max_events: int = 64,
 ) -> Shots:
@@ -60,7 +65,9 @@ def shoot(
     k = times.shape[0] - 1
     rows = None if ts is None else jnp.asarray(ts, dtype=float)
 
-    def segment(discrete: Any, given: Any) -> Any:
+    def segment(
+        discrete: tuple[Tree, Whole | None], given: tuple[Tree, Scalar, Scalar, Vector | None]
+    ) -> tuple[tuple[Tree, Whole | None], tuple]:
         x, t0, t1, ts = given
         now = start.replace(t=t0, x=x, d=discrete[0], mode=discrete[1])
         sol = solve(
@@ -169,7 +176,7 @@ class _Plan:
     """One experiment in segments: its program, and the first guess of its nodes."""
 
     first: np.ndarray
-    program: Any
+    program: Callable[[Vector, float], tuple[Matrix, Vector]]
 
 
 def _plan(setup: Setup, objective: Objective, k: int, u: np.ndarray, segments: int) -> _Plan:
@@ -182,7 +189,7 @@ def _plan(setup: Setup, objective: Objective, k: int, u: np.ndarray, segments: i
     rows, index = _by_segment(np.asarray(run.ts), times)
     transform = objective.how.transform
 
-    def residuals(v: Any, pull: Any) -> Any:
+    def residuals(v: Vector, pull: Scalar) -> tuple[Vector, Vector]:
         u, own = v[: free.size], unravel(v[free.size :])
         p, start = restore(shape, run, u)
         shots = shoot(shape.system, start, own, p, times, ts=rows, method=objective.how.method)
@@ -197,11 +204,11 @@ def _plan(setup: Setup, objective: Objective, k: int, u: np.ndarray, segments: i
     return _Plan(np.asarray(flat), jax.jit(jax.jacfwd(residuals, has_aux=True)))
 
 
-def _compare(y: Any, o: Observed) -> Any:
-    return o.weight * (y[o.index] - o.y)
+def _compare(y: Array, o: Observed) -> Array:
+    return (y[o.rows] - o.y) * o.weight
 
 
-def _first_nodes(setup: Setup, k: int, p: Any, start: Instant, times: np.ndarray) -> Any:
+def _first_nodes(setup: Setup, k: int, p: Params, start: Instant, times: np.ndarray) -> Tree:
     """Nodes from the data where a state is measured, else from a simulation of the first guess."""
     system = dataclasses.replace(setup.scenario.system, output=None)
     sol = solve(
@@ -222,10 +229,10 @@ def _first_nodes(setup: Setup, k: int, p: Any, start: Instant, times: np.ndarray
     return jax.tree.unflatten(treedef, filled)
 
 
-def _sizes(nodes: Any, x: Any) -> Any:
+def _sizes(nodes: Tree, x: Tree) -> Tree:
     """How large each state is: what a gap is small or large against."""
 
-    def one(v: Any, first: Any) -> Any:
+    def one(v: Array, first: Number) -> float:
         size = float(jnp.max(jnp.abs(v), initial=0.0)) + float(jnp.max(jnp.abs(jnp.asarray(first))))
         return size or 1.0
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..base.text import number, table
 from .optimisers import OUT_OF_ITERATIONS, Ending, sobol
 
-DRAWS = 32  # for each start that is wanted, until its loss is finite
-CHOICE = 4  # for each start, among which those that keep the constraints are preferred
-FEASIBLE = 1e-6  # largest violation of a constraint that counts as none, relative above 1
-REASON = 70  # characters of an error in a table
-SHOWN = 3  # parameters of an end in a table
-SAME_LOSS = 1e-6  # losses closer than this are equal, relative above 1
-SAME, NEAR = 1e-4, 1e-2  # ends that are one place; that are one if the loss is no higher between
+if TYPE_CHECKING:
+    from .constrained_loss import Problem
+
+DRAWS_PER_START = 32  # until its loss is finite
+CHOICES_PER_START = 4  # among which those that keep the constraints are preferred
+VIOLATION_LIMIT = 1e-6  # largest violation of a constraint that counts as none, relative above 1
+REASON_LENGTH = 70  # characters of an error in a table
+SHOWN_PARAMETERS = 3  # of an end, in a table
+LOSS_DIFFERENCE = 1e-6  # losses that are closer are equal, relative above 1
+SAME_DISTANCE = 1e-4  # of ends that are one place
+NEAR_DISTANCE = 1e-2  # of ends that are one place if the loss is no higher between
+BETWEEN = (0.5, 0.382)  # shares of the way: in the middle alone there may be a third minimum
 MOST_FALLS = 5  # stationary points that are no minima and are left, in one search
 NOTHING_BETTER = "No better point was found in ever smaller boxes around this one"
 AT_A_KINK = (
@@ -77,7 +82,7 @@ def listed(starts: list[Start], names: Sequence[str]) -> str:
         cells = (s.start_loss, s.loss)
         losses = [number(v, 6, True) if np.isfinite(v) else "-" for v in cells]
         off = f"{s.violation:.1e}" if np.isfinite(s.violation) else "-"
-        rows.append([f"{k + 1}", *losses, off, how[:REASON], place(s.end, names)])
+        rows.append([f"{k + 1}", *losses, off, how[:REASON_LENGTH], place(s.end, names)])
     head = ["start", "loss there", "loss at its end", "violation", "how it ended", "its end"]
     return table(head, rows, left=(4, 5))
 
@@ -86,18 +91,20 @@ def place(end: np.ndarray | None, names: Sequence[str]) -> str:
     """Where a search ended, in short."""
     if end is None:
         return "-"
-    shown = [f"{n} = {v:.4g}" for n, v in zip(names, end, strict=True)][:SHOWN]
-    more = [f"and {len(end) - SHOWN} more"] if len(end) > SHOWN else []
+    shown = [f"{n} = {v:.4g}" for n, v in zip(names, end, strict=True)][:SHOWN_PARAMETERS]
+    more = [f"and {len(end) - SHOWN_PARAMETERS} more"] if len(end) > SHOWN_PARAMETERS else []
     return ", ".join(shown + more)
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line."""
+    """An error in one line; of one from a function that compiled code calls, what that raised."""
     text = str(error).strip().splitlines()
+    if text and text[0].endswith("Traceback (most recent call last):"):
+        return next(line for line in reversed(text) if line and not line[0].isspace())
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def drawn(problem: Any, count: int, seed: int) -> tuple[list[np.ndarray], dict[str, int]]:
+def drawn(problem: Problem, count: int, seed: int) -> tuple[list[np.ndarray], dict[str, int]]:
     """First guesses at which loss, constraints and gradient are finite; and why others were not.
 
     A Sobol sequence within the bounds is gone through until there are enough of them. Of those that
@@ -108,28 +115,28 @@ def drawn(problem: Any, count: int, seed: int) -> tuple[list[np.ndarray], dict[s
     if count <= 0:
         return [], {}
     inequalities = bool(np.any(problem.below < problem.above))
-    for k, u in enumerate(sobol(problem.free, DRAWS * count, seed)):
-        feasible = sum(off <= FEASIBLE for off, _, _ in found)
-        enough = feasible if inequalities and k < CHOICE * count else len(found)
+    for k, u in enumerate(sobol(problem.free, DRAWS_PER_START * count, seed)):
+        feasible = sum(off <= VIOLATION_LIMIT for off, _, _ in found)
+        enough = feasible if inequalities and k < CHOICES_PER_START * count else len(found)
         if enough >= count:
             break
         why = refused(problem, u)
         if why:
             rejected[why] += 1
         else:
-            found.append((max(problem.violation(u), FEASIBLE), k, u))
+            found.append((max(problem.violation(u), VIOLATION_LIMIT), k, u))
     best = sorted(found, key=lambda entry: entry[:2])
     if len(best) > count:
         rejected["others keep the constraints better"] += len(best) - count
     return [u for _, _, u in best[:count]], dict(rejected)
 
 
-def refused(problem: Any, u: np.ndarray) -> str:
+def refused(problem: Problem, u: np.ndarray) -> str:
     """Why no search can start at `u`; empty if one can."""
     try:
         return problem.unusable(u)
     except Exception as error:
-        return first_line(error)[:REASON]
+        return first_line(error)[:REASON_LENGTH]
 
 
 def counted(rejected: dict[str, int], wanted: int, got: int) -> str:
@@ -148,10 +155,11 @@ def counted(rejected: dict[str, int], wanted: int, got: int) -> str:
 def tally(starts: list[Start], best: Start, scale: np.ndarray, between: Callable) -> str:
     """How the starts ended, beside the best of them, in words; places count, not only losses.
 
-    `between(a, b)` is the loss halfway; `scale` is what a distance is large or small against.
+    `between(a, b)` is the largest loss seen on the way; `scale` is what a distance is large or
+    small against.
     """
-    ends = [s for s in starts if s.result == "converged" and s.violation <= FEASIBLE]
-    level = best.loss + SAME_LOSS * max(1.0, abs(best.loss))
+    ends = [s for s in starts if s.result == "converged" and s.violation <= VIOLATION_LIMIT]
+    level = best.loss + LOSS_DIFFERENCE * max(1.0, abs(best.loss))
     low, higher = [s for s in ends if s.loss <= level], sum(s.loss > level for s in ends)
     places = [best]
     found: collections.Counter[int] = collections.Counter()
@@ -176,18 +184,18 @@ def _one_place(a: Start, b: Start, scale: np.ndarray, between: Callable, level: 
     one, other = np.asarray(a.end), np.asarray(b.end)
     size = np.maximum(scale, np.maximum(np.abs(one), np.abs(other)))
     far = float(np.max(np.abs(one - other) / np.where(size > 0, size, 1.0), initial=0.0))
-    return far <= SAME or (far <= NEAR and between(one, other) <= level)
+    return far <= SAME_DISTANCE or (far <= NEAR_DISTANCE and between(one, other) <= level)
 
 
-def verdict(problem: Any, ending: Judged, first: float) -> tuple[str, str]:
+def verdict(problem: Problem, ending: Judged, first: float) -> tuple[str, str]:
     """How a search ended, and in words."""
     u, message = ending.u, ending.message.rstrip(".")
-    if problem.violation(u) > FEASIBLE and ending.message == OUT_OF_ITERATIONS:
+    if problem.violation(u) > VIOLATION_LIMIT and ending.message == OUT_OF_ITERATIONS:
         return "out_of_iterations", (
             "The iterations ran out before all constraints were satisfied: "
             f"{problem.worst(u)}. Raise max_iterations."
         )
-    if problem.violation(u) > FEASIBLE:
+    if problem.violation(u) > VIOLATION_LIMIT:
         return "infeasible", (
             f"No point was found that satisfies all constraints: {problem.worst(u)} where the "
             "violation is least."
@@ -214,7 +222,7 @@ def verdict(problem: Any, ending: Judged, first: float) -> tuple[str, str]:
     return "converged", f"Stationary ({message}). Whether it is a minimum is not known: {seen.why}."
 
 
-def _unfinished(problem: Any, ending: Judged) -> str:
+def _unfinished(problem: Problem, ending: Judged) -> str:
     """What to know of a search that did not come to its end."""
     if ending.left > MOST_FALLS:
         return (
@@ -229,7 +237,7 @@ def _unfinished(problem: Any, ending: Judged) -> str:
     )
 
 
-def _along(problem: Any, direction: np.ndarray | None) -> str:
+def _along(problem: Problem, direction: np.ndarray | None) -> str:
     """The parameters that a direction is mostly made of."""
     if direction is None:
         return ""

@@ -8,20 +8,25 @@ little further, so that the next branch can be entered; beyond, the optimiser is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.types import Scalar
 from ..solution.solution import Solution
-from ..trust.margins import measure
+from ..trust.margins import Margins, measure
 from ..trust.solution_certificate import radius
 from ..trust.verdict import UNTRUSTED, quick_level
+from .bounds import clipped
 
-BEYOND = 1.25  # how far a step may go, in units of what the margins allow
-WHOLE = 1.0 - 1e-9
-SMALL = 1e-3  # steps this small, relative to the parameters, are always allowed
+if TYPE_CHECKING:
+    from .optimisers import Target
+
+REACH_FACTOR = 1.25  # how far a step may go, in units of what the margins allow
+WHOLE_STEP = 1.0 - 1e-9  # share of a step that is all of it
+FREE_STEP = 1e-3  # relative to the parameters: shorter ones are always allowed
 
 
 class Cautious:
@@ -42,13 +47,13 @@ class Cautious:
         """How much of the step to `u` may be taken."""
         step = u - self._home
         size = float(np.max(np.abs(step) / np.maximum(1.0, np.abs(self._home)), initial=0.0))
-        if size <= SMALL or self._target.signature(u) == self._target.signature(self._home):
+        if size <= FREE_STEP or self._target.signature(u) == self._target.signature(self._home):
             return 1.0
-        return min(1.0, max(BEYOND * self._target.reach(self._home, step), SMALL / size))
+        return min(1.0, max(REACH_FACTOR * self._target.reach(self._home, step), FREE_STEP / size))
 
     def residuals(self, u: np.ndarray) -> np.ndarray:
         r = self._target.residuals(u)
-        return r if self.share(u) >= WHOLE else np.full_like(r, np.nan)
+        return r if self.share(u) >= WHOLE_STEP else np.full_like(r, np.nan)
 
     def jacobian(self, u: np.ndarray) -> np.ndarray:
         self.settle(u)
@@ -56,16 +61,16 @@ class Cautious:
 
     def gradient(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = self._target.gradient(u)
-        return (value, slope) if self.share(u) >= WHOLE else (np.inf, slope)
+        return (value, slope) if self.share(u) >= WHOLE_STEP else (np.inf, slope)
 
 
-def reach(simulate: Callable[[Any], Sequence[Solution]]) -> float:
+def reach(simulate: Callable[[Scalar], Sequence[Solution]]) -> float:
     """How far a number may go from 0 to 1 before a sequence of events changes (M74).
 
     `simulate(s)` gives the solutions at `s`.
     """
 
-    def run(s: Any) -> list:
+    def run(s: Scalar) -> list[Margins]:
         return [measure(sol).margins for sol in simulate(s) if jnp.ndim(sol.result) == 0]
 
     now, change = jax.jvp(run, (jnp.zeros(()),), (jnp.ones(()),))
@@ -77,7 +82,7 @@ def level(solutions: Sequence[Solution]) -> int:
     return max((int(np.max(np.asarray(quick_level(s)))) for s in solutions), default=0)
 
 
-def leave(target: Any, u: np.ndarray) -> np.ndarray | None:
+def leave(target: Target, u: np.ndarray) -> np.ndarray | None:
     """A point near `u`, down the gradient, at which a gradient exists; None if there is none.
 
     What was computed where no gradient exists must not enter the memory of a quasi-Newton method,
@@ -89,7 +94,7 @@ def leave(target: Any, u: np.ndarray) -> np.ndarray | None:
         return None
     length = 0.01 * np.maximum(1.0, np.max(np.abs(u))) / size
     for _ in range(20):
-        there = np.clip(u - length * slope, target.low, target.high)
+        there = clipped(target, u - length * slope)
         if target.value(there) < value and target.level(there) < UNTRUSTED:
             return there
         length *= 0.5

@@ -8,22 +8,24 @@ exact Hessian in place of $J^T J$ on request.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.special
 
+from ..base.text import number, table
 from .objective import Objective
-from .optimisers import Unconstrained
+from .optimisers import Ending, Unconstrained
 from .parameters import Free
 
-LOOSE = 0.5  # a direction known worse than this (relative, one standard deviation) is weak
-EDGE = 1e-6
-TINY = 1e-12  # singular values below this part of the largest are zero
-NEAR_ZERO = 1e-3  # numbers below this part of their unit have no relative change
+WEAK_DEVIATION = 0.5  # relative, one standard deviation: a direction known worse is weak
+BOUND_DISTANCE = 1e-6  # relative: a number so close to a bound is on it
+SINGULAR_PART = 1e-12  # of the largest singular value: smaller ones are zero
+ZERO_PART = 1e-3  # of its unit: a smaller number has no relative change
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Certainty:
     """Standard deviations and intervals of the free numbers, and the directions they hide in."""
 
@@ -36,6 +38,21 @@ class Certainty:
     spectrum: tuple[np.ndarray, np.ndarray]  # singular values and directions, relative changes
     weak: list[str]
     why: str = ""  # nothing is known, for this reason
+    names: list[str] = dataclasses.field(default_factory=list)
+
+    def __repr__(self) -> str:
+        if self.why:
+            return f"No intervals: {self.why}."
+        rows = []
+        for name, sd, low, high, held in zip(
+            self.names, self.sd, self.low, self.high, self.at_bound, strict=True
+        ):
+            interval = f"{number(low, 5)} to {number(high, 5)}"
+            if held or not np.isfinite(sd):
+                interval = "at its bound" if held else "not determined"
+            rows.append([name, number(float(sd), 2) if np.isfinite(sd) else "-", interval])
+        lines = [table(["", "sd", "95 % interval"], rows)]
+        return "\n".join([*lines, *(f"  ! {sentence}" for sentence in self.weak[:5])])
 
 
 def certainty(
@@ -65,7 +82,7 @@ def certainty(
     with np.errstate(invalid="ignore"):
         correlation = np.where(np.isinf(np.outer(sd, sd)), np.nan, covariance / np.outer(sd, sd))
     size, unit = np.abs(values), free.units()
-    zero = ~(size > NEAR_ZERO * unit)  # NaN, too
+    zero = ~(size > ZERO_PART * unit)  # NaN, too
     size = np.where(zero, np.where(unit, unit, 1.0), size)
     relative = j * (size / np.where(slopes == 0, 1.0, slopes))
     relative[:, held] = 0.0
@@ -75,6 +92,7 @@ def certainty(
     return Certainty(
         covariance, correlation, sd, ends.min(axis=0), ends.max(axis=0), list(map(bool, held)),
         (s, rows), weak_directions(free.names, s, rows, np.where(zero, size, np.nan)),
+        names=list(free.names),
     )  # fmt: skip
 
 
@@ -100,7 +118,7 @@ def unknown(known: Certainty, why: str) -> Certainty:
 def at_bounds(objective: Objective, u: np.ndarray, j: np.ndarray) -> np.ndarray:
     """Which numbers a bound holds: on it, and wanting to go beyond."""
     slope = j.T @ objective.residuals(u)
-    edge = EDGE * np.maximum(1.0, np.abs(u))
+    edge = BOUND_DISTANCE * np.maximum(1.0, np.abs(u))
     return ((u <= objective.low + edge) & (slope >= 0)) | (
         (u >= objective.high - edge) & (slope <= 0)
     )
@@ -113,7 +131,7 @@ def inverse(square: np.ndarray) -> np.ndarray:
     scale = np.sqrt(np.abs(np.diag(square)))
     scale = np.where(scale > 0, scale, 1.0)
     values, vectors = np.linalg.eigh(square / np.outer(scale, scale))
-    good = values > TINY * values.max(initial=0.0)
+    good = values > SINGULAR_PART * values.max(initial=0.0)
     part = vectors[:, good] / values[good] @ vectors[:, good].T
     lost = np.max(np.abs(vectors[:, ~good]), axis=1, initial=0.0) > 1e-3
     part[lost, lost] = np.inf
@@ -129,7 +147,7 @@ def quantile(level: float, freedom: float | None) -> float:
 
 
 def weak_directions(
-    names: list[str], s: np.ndarray, rows: np.ndarray, absolute: Any = np.nan
+    names: list[str], s: np.ndarray, rows: np.ndarray, absolute: float | np.ndarray = np.nan
 ) -> list[str]:
     """Directions that the data hardly determine, in words.
 
@@ -138,8 +156,8 @@ def weak_directions(
     unit = np.broadcast_to(np.asarray(absolute, dtype=float), (len(names),))
     sentences = []
     for value, row in sorted(zip(s, rows, strict=True), key=lambda pair: pair[0]):
-        lost = value <= TINY * s.max()
-        if not lost and 1.0 / value < LOOSE:
+        lost = value <= SINGULAR_PART * s.max()
+        if not lost and 1.0 / value < WEAK_DEVIATION:
             break
         sentences.append(_sentence(names, row, np.inf if lost else 1.0 / value, unit))
     return sentences
@@ -223,7 +241,8 @@ class Profile:
 
 
 def profile(
-    objective: Objective, u: np.ndarray, name: str, sd: float, refit: Any, freedom: float | None,
+    objective: Objective, u: np.ndarray, name: str, sd: float,
+    refit: Callable[[Held, np.ndarray], Ending], freedom: float | None,
     points: int = 15, level: float = 0.95, reach: float = 4.0,
 ) -> Profile:  # fmt: skip
     """Refit everything else for values of `name` around its estimate, outwards from the middle."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
+
+from ..base.types import Matrix, Number, Numbers, Vector
+
+Vectors: TypeAlias = tuple[Vector, ...]
 
 
 def from_callbacks(
-    value: Callable[..., Any], jacobian: Callable[..., Any], size: int
-) -> Callable[..., Any]:
+    value: Callable[..., Numbers], jacobian: Callable[..., Sequence[Numbers]], size: int
+) -> Callable[..., Vector]:
     """A function of vectors that JAX can differentiate once, from plain Python.
 
     `value(*vectors)` returns a vector of this `size`, `jacobian(*vectors)` the tuple of its
@@ -23,7 +29,7 @@ def from_callbacks(
     """
     out = jax.ShapeDtypeStruct((size,), jnp.float64)
 
-    def checked_value(*args: Any) -> np.ndarray:
+    def checked_value(*args: ArrayLike) -> np.ndarray:
         found = np.asarray(value(*map(np.asarray, args)), float)
         if found.shape != (size,):
             raise ValueError(
@@ -31,7 +37,7 @@ def from_callbacks(
             )
         return found
 
-    def checked_jacobian(*args: Any) -> tuple[np.ndarray, ...]:
+    def checked_jacobian(*args: ArrayLike) -> tuple[np.ndarray, ...]:
         found = tuple(np.asarray(m, float) for m in jacobian(*map(np.asarray, args)))
         wanted = tuple((size, np.size(a)) for a in args)
         if tuple(m.shape for m in found) != wanted:
@@ -42,28 +48,28 @@ def from_callbacks(
         return found
 
     @jax.custom_jvp
-    def fn(*args: Any) -> Any:
+    def fn(*args: Vector) -> Vector:
         return jax.pure_callback(checked_value, out, *args, vmap_method="sequential")
 
     @fn.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        change = sum(m @ t for m, t in zip(matrices(*primals), tangents, strict=True))
-        return fn(*primals), change
+    def _(primals: Vectors, tangents: Vectors) -> tuple[Vector, Vector]:
+        terms = [m @ t for m, t in zip(matrices(*primals), tangents, strict=True)]
+        return fn(*primals), functools.reduce(jnp.add, terms)
 
     @jax.custom_jvp
-    def matrices(*args: Any) -> Any:
+    def matrices(*args: Vector) -> tuple[Matrix, ...]:
         shapes = tuple(jax.ShapeDtypeStruct((size, a.size), jnp.float64) for a in args)
         return jax.pure_callback(checked_jacobian, shapes, *args, vmap_method="sequential")
 
     @matrices.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    def _(primals: Vectors, tangents: Vectors) -> NoReturn:
         raise NotImplementedError(
-            "from_callbacks: a second derivative is needed here, and callbacks offer first ones. "
-            "Hessians and Rodas5P need it, and so does every method but IDA where a constraint is "
-            "a callback. Write method=saltus.external.IDA(), or this function in JAX."
+            "from_callbacks: a second derivative is needed here, and callbacks have only first "
+            "ones. Hessians and Rodas5P need it, and so does every method but IDA where a "
+            "constraint is a callback. Write method=saltus.external.IDA(), or this function in JAX."
         )
 
-    def on_vectors(*args: Any) -> Any:
+    def on_vectors(*args: Number) -> Vector:
         return fn(*(jnp.ravel(jnp.asarray(a, jnp.float64)) for a in args))
 
     return on_vectors

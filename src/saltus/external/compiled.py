@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,17 @@ from jax.flatten_util import ravel_pytree
 
 from ..base.leaves import Leaves
 from ..base.tracing import is_tracer
-from ..model.model import At, Par
+from ..base.types import Array, Scalar, Vector
+from ..methods.method import Stepper
+from ..model.model import At, Model, Par
 from ..simulate.arrival import arrive
 from ..simulate.firing import fire
 from ..simulate.loop import begin
-from ..simulate.record import Spec
+from ..simulate.record import Rows, Spec
 from .events import dips, first_length, landed, left, settled
+
+Known = TypeVar("Known")  # a tree of numbers
+Dimensions: TypeAlias = tuple[tuple[int, ...], ...]  # of leaves
 
 
 class Tools:
@@ -26,7 +31,7 @@ class Tools:
 
     `y` are the moving leaves and the algebraic ones in one vector; `at` supplies the rest."""
 
-    def __init__(self, spec: Spec, shapes: tuple, algebraic: tuple):
+    def __init__(self, spec: Spec, shapes: Dimensions, algebraic: Dimensions):
         self.model, model = spec.model, spec.model
         moving = tuple(jnp.zeros(s) for s in shapes)
         z = tuple(jnp.zeros(s) for s in algebraic)
@@ -45,7 +50,7 @@ class Tools:
         self.arrive = _compiled(arrive, model, spec.stepper)
         self.fire = _compiled(fire, model, spec.stepper)
 
-    def state(self, tau: Any, y: Any, at: At) -> At:
+    def state(self, tau: Scalar, y: Vector, at: At) -> At:
         moving, z = self.back(y)
         return self.model.with_moving(at, moving, tau=tau, z=z)
 
@@ -58,7 +63,7 @@ class Tools:
         parts = zip(np.split(flat, ends), self.model.guards, strict=False)
         return tuple(jnp.asarray(p[0] if g.size is None else p) for p, g in parts)
 
-    def _flow(self, y: Any, tau: Any, at: At, par: Par) -> Any:
+    def _flow(self, y: Vector, tau: Scalar, at: At, par: Par) -> Vector:
         """`(x', q', g)`: slopes, then residuals of the equations."""
         here = self.state(tau, y, at)
         rates = ravel_pytree(self.model.flow(here, par))[0]
@@ -66,19 +71,19 @@ class Tools:
             return rates
         return jnp.concatenate([rates, ravel_pytree(self.model.residuals(here, par))[0]])
 
-    def _guards(self, y: Any, tau: Any, at: At, par: Par) -> Any:
+    def _guards(self, y: Vector, tau: Scalar, at: At, par: Par) -> Vector:
         values = self.model.guard_values(self.state(tau, y, at), par)
         return jnp.concatenate([jnp.ravel(v) for v in values])
 
 
-def _compiled(fn: Callable, *static: Any) -> Callable:
+def _compiled(fn: Callable[..., Known], *static: Model | Spec | Stepper) -> Callable[..., Known]:
     """Compiled once: results have the same types whichever function they come from."""
     typed = lambda v: jnp.asarray(v, v.dtype)
     return jax.jit(lambda *args: jax.tree.map(typed, fn(*static, *args)))
 
 
 @functools.lru_cache(maxsize=64)
-def _tools(spec: Spec, shapes: tuple, algebraic: tuple) -> Tools:
+def _tools(spec: Spec, shapes: Dimensions, algebraic: Dimensions) -> Tools:
     return Tools(spec, shapes, algebraic)
 
 
@@ -88,10 +93,10 @@ def tools(spec: Spec, at: At) -> Tools:
     return _tools(spec, shapes, tuple(np.shape(v) for v in at.z))
 
 
-def concrete(tree: Any, who: str) -> Any:
+def concrete(tree: Known, who: str) -> Known:
     """The numbers in a tree, or an error where they are not known."""
 
-    def known(leaf: Any) -> Any:
+    def known(leaf: Array) -> Array:
         leaf = jax.lax.stop_gradient(leaf)
         if is_tracer(leaf):
             raise TypeError(
@@ -104,10 +109,10 @@ def concrete(tree: Any, who: str) -> Any:
     return jax.tree.map(known, tree)
 
 
-def stacked(rows: list[Any], size: int) -> Any:
+def stacked(rows: list[Rows], size: int) -> Rows:
     """Trees of rows with the row as the first axis of every leaf, padded to `size`."""
 
-    def one(*column: Any) -> Any:
+    def one(*column: Array) -> Array:
         values = np.stack([np.asarray(v) for v in column])
         pad = [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1)
         return jnp.asarray(np.pad(values, pad))

@@ -1,38 +1,29 @@
-"""What the loop knows after a step of another solver: rules of events are those of `firing.py`."""
+"""The loop's state after a step of another solver; events follow the rules of `firing.py`."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, blank, select
 from ..base.results import Result
+from ..base.types import Array, Flag, Scalar
 from ..model.algebraic_states import attached, solved
 from ..model.impasse import near_impasse
 from ..model.invariants import onto
 from ..model.model import At, Model, Par
-from ..simulate.detection import (
-    ABOVE,
-    BELOW,
-    FIRED,
-    FRESH,
-    cubic,
-    fires,
-    lowest,
-    side_after,
-    value_of,
-)
-from ..simulate.firing import choose
+from ..simulate.detection import cubic, fires, lowest, side_after, value_of
+from ..simulate.firing import at_rest, choose, pushed
 from ..simulate.guards import guard_slopes, resolution, sigma
 from ..simulate.record import FLOW, Carry, Knobs, Rows, Spec
-from ..simulate.step import at_rest, pushed
+from ..simulate.states import Side, is_armed
 
-AHEAD = 1e-6  # of the span of time: where a flow that cannot be followed is looked at
-LOW = 10.0  # tolerances: a bounce that is not higher cannot be told from rest
-FLAT = 1e-3  # of a guard's change over a step: a slope that has no part in it
+LOOKAHEAD = 1e-6  # of the time span: how far a flow that SUNDIALS gave up on is looked at
+MAX_REST_HEIGHT = 10.0  # tolerances: a bounce that is not higher cannot be told from rest
+FLAT_SLOPE = 1e-3  # of a guard's change over a step: a slope that has no part in it
 
 
 class Step(NamedTuple):
@@ -40,15 +31,16 @@ class Step(NamedTuple):
 
     at: At  # its end
     crossed: Leaves  # the signs with which guards leave zero there; 0 for those that do not cross
-    at_target: Any  # it ends at the next prescribed time
+    at_target: Flag  # it ends at the next prescribed time
 
 
 def landed(spec: Spec, par: Par, c: Carry, step: Step) -> tuple[Carry, Rows]:
     """The loop's state at the end of a step, with the next firing chosen, and its row."""
     model = spec.model
     row = Rows(
-        c.at.tau, c.at.w, c.at.i, step.at.tau - c.at.tau, jnp.full((), FLOW, jnp.int32),
-        (c.member,) * model.families, c.at.z, blank(spec.stepper.aux(model)),
+        tau=c.at.tau, w=c.at.w, i=c.at.i, z=c.at.z, h=step.at.tau - c.at.tau,
+        kind=jnp.full((), FLOW, jnp.int32), member=(c.member,) * model.families,
+        aux=blank(spec.stepper.aux(model)),
     )  # fmt: skip
     at = step.at if model.invariant is None else onto(model, step.at, par)
     at = solved(model, at, par)[0]
@@ -77,19 +69,19 @@ def landed(spec: Spec, par: Par, c: Carry, step: Step) -> tuple[Carry, Rows]:
 
 def _crossed(
     model: Model, par: Par, c: Carry, step: Step, at: At, values: Leaves, slopes: Leaves
-) -> list[Any]:
+) -> list[Array]:
     """Crossings, with those of guards that reach zero just at a prescribed time."""
     out, sig = [], sigma(par)
     for j, action in enumerate(model.guards):
         side, way = c.sides[j], jnp.sign(sig * slopes[j]).astype(jnp.int32)
-        armed = (side == 1) | (side == -1)
+        armed = is_armed(side)
         close = jnp.abs(values[j]) <= jnp.abs(slopes[j]) * resolution(at.tau)
         here = step.at_target & armed & close & (way == -side) & fires(way, action.direction * sig)
         out.append(jnp.where((step.crossed[j] == 0) & here, way, step.crossed[j]))
     return out
 
 
-def dips(spec: Spec, par: Par, old: Carry, new: Carry) -> Any:
+def dips(spec: Spec, par: Par, old: Carry, new: Carry) -> Flag:
     """Whether a guard may have crossed zero and come back within a step.
 
     It is seen as the cubic through its values and slopes at both ends."""
@@ -97,7 +89,7 @@ def dips(spec: Spec, par: Par, old: Carry, new: Carry) -> Any:
     seen = jnp.zeros((), bool)
     for j, action in enumerate(spec.model.guards):
         side = old.sides[j]
-        armed = (side == 1) | (side == -1)
+        armed = is_armed(side)
         ends = (old.values[j], new.values[j], h * old.slopes[j], h * new.slopes[j])
         curve = cubic(*(side * v for v in ends))
         low = lowest(curve)
@@ -116,11 +108,11 @@ def left(spec: Spec, par: Par, c: Carry, at: At) -> Carry:
         outward = fires(jnp.sign(value).astype(jnp.int32), action.direction * sig)
         outward = outward & (action.direction != 0)
         contact = action.reset is not None and not action.terminal
-        flat = jnp.abs(h * c.slopes[j]) <= FLAT * jnp.abs(value)
+        flat = jnp.abs(h * c.slopes[j]) <= FLAT_SLOPE * jnp.abs(value)
         side = c.sides[j]
-        across = ((side == ABOVE) & (value < 0)) | ((side == BELOW) & (value > 0))
-        firing.append((outward & (side == FRESH)) | across)
-        resting.append(outward & (side == FIRED) & flat & contact)
+        across = ((side == Side.ABOVE) & (value < 0)) | ((side == Side.BELOW) & (value > 0))
+        firing.append((outward & (side == Side.FRESH)) | across)
+        resting.append(outward & (side == Side.FIRED) & flat & contact)
     fires_here = functools.reduce(jnp.logical_or, map(jnp.any, firing))
     rests_here = functools.reduce(jnp.logical_or, map(jnp.any, resting))
     here = select(rests_here, at_rest(model, c, resting), c)
@@ -130,31 +122,31 @@ def left(spec: Spec, par: Par, c: Carry, at: At) -> Carry:
 class Arc(NamedTuple):
     """The way of a guard that has just fired, up and back to zero."""
 
-    slope: Any
-    bend: Any
+    slope: Array
+    bend: Array
 
     @property
-    def returns(self) -> Any:
+    def returns(self) -> Array:
         return self.slope * self.bend < 0
 
     @property
-    def length(self) -> Any:
+    def length(self) -> Array:
         return jnp.where(self.returns, 2 * jnp.abs(self.slope / self._curve), jnp.inf)
 
     @property
-    def height(self) -> Any:
+    def height(self) -> Array:
         return jnp.where(self.returns, 0.5 * self.slope**2 / jnp.abs(self._curve), jnp.inf)
 
     @property
-    def _curve(self) -> Any:
+    def _curve(self) -> Array:
         return jnp.where(self.returns, self.bend, 1.0)
 
 
 def _along(model: Model, par: Par, c: Carry) -> tuple[list[Arc], Leaves]:
-    """How every guard goes on if it keeps bending like this, and how the states bend."""
+    """The parabola that each guard follows from here, and the second derivatives of the states."""
     sig = sigma(par)
 
-    def slopes(tau: Any, moving: Leaves) -> tuple[Leaves, Leaves]:
+    def slopes(tau: Scalar, moving: Leaves) -> tuple[Leaves, Leaves]:
         at = model.with_moving(c.at, moving, tau=tau)
         if model.constraint is not None:
             at = attached(model, at, par, 1)
@@ -170,19 +162,21 @@ def _errors(c: Carry, knobs: Knobs) -> Leaves:
     return tuple(a + knobs.rtol * jnp.abs(v) for v, a in zip(c.at.w, knobs.atol, strict=False))
 
 
-def first_length(model: Model, par: Par, knobs: Knobs, c: Carry) -> Any:
+def first_length(model: Model, par: Par, knobs: Knobs, c: Carry) -> Scalar:
     """A first step in which no guard that has just fired is back at zero, to the tolerances."""
     arcs, bends = _along(model, par, c)
     length = jnp.abs(c.target - c.at.tau)
     for side, arc in zip(c.sides, arcs, strict=True):
-        length = jnp.minimum(length, 0.25 * jnp.min(jnp.where(side == FIRED, arc.length, jnp.inf)))
+        length = jnp.minimum(
+            length, 0.25 * jnp.min(jnp.where(side == Side.FIRED, arc.length, jnp.inf))
+        )
     for bend, error in zip(bends, _errors(c, knobs), strict=False):
         length = jnp.minimum(length, jnp.sqrt(jnp.min(error / (jnp.abs(bend) + 1e-300))))
     return length
 
 
 def settled(model: Model, par: Par, knobs: Knobs, c: Carry) -> Carry:
-    """The loop's state where a contact bounces no higher than the tolerances can tell."""
+    """The loop's state, at rest where a contact bounces no higher than the tolerances resolve."""
     arcs, errors, sig = _along(model, par, c)[0], _errors(c, knobs), sigma(par)
     by_state = lambda moving: model.guard_values(model.with_moving(c.at, moving), par)
     jacobians = jax.jacfwd(by_state)(model.moving_of(c.at))
@@ -192,7 +186,9 @@ def settled(model: Model, par: Par, knobs: Knobs, c: Carry) -> Carry:
         bounces = jnp.sign(arc.slope) == -action.direction * sig
         terms = [jnp.abs(d) * e for d, e in zip(row, errors, strict=False)]
         unsure = sum(jnp.sum(t, axis=tuple(range(jnp.ndim(side), t.ndim))) for t in terms)
-        flags.append((side == FIRED) & bounces & (arc.height <= LOW * unsure) & contact)
+        flags.append(
+            (side == Side.FIRED) & bounces & (arc.height <= MAX_REST_HEIGHT * unsure) & contact
+        )
     low = functools.reduce(jnp.logical_or, map(jnp.any, flags))
     shrinking = jnp.max(c.pace.streak) >= 2
     why = jnp.where(shrinking, int(Result.events_accumulate), int(Result.resting_contact))
@@ -200,9 +196,9 @@ def settled(model: Model, par: Par, knobs: Knobs, c: Carry) -> Carry:
 
 
 def failure(spec: Spec, par: Par, knobs: Knobs, c: Carry, flag: int) -> Result:
-    """The name for what SUNDIALS gave up at."""
+    """The result of a solve on which SUNDIALS gave up."""
     model = spec.model
-    h = AHEAD * sigma(par) * jnp.abs(par.t1 - par.t0)
+    h = LOOKAHEAD * sigma(par) * jnp.abs(par.t1 - par.t0)
     ahead = tuple(v + h * k for v, k in zip(c.at.w, c.k1, strict=False))
     there = model.with_moving(c.at, ahead, tau=c.at.tau + h)
     rates = sum(jnp.sum(v) for v in (*c.k1, *model.flow(there, par)))

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ..base.leaves import Leaves, Shapes, float_shapes, frozen
-from ..methods.method import Trial
+from ..base.types import Array, Scalar, Tree, Vector
+from ..methods.linearised_flow import Leading
+from ..methods.method import Goal, Stepper, Traits, Trial
+from ..methods.projected import Projecting
 from ..methods.radau import C as NODES
 from ..methods.stages import unknowns
 from ..model.algebraic_states import attached, determined
 from ..model.model import At, Model, Par
 from ..simulate.detection import cubic, value_of
 
-NEWTON = 4  # iterations from a state that is nearly the end
+NEWTON_ITERATIONS = 4  # from a state that is nearly the end
 
 
-def guess(stepper: Any, model: Model, par: Par, at: At, end: At, h: Any) -> Leaves:
+def guess(stepper: Stepper, model: Model, par: Par, at: At, end: At, h: Scalar) -> Leaves:
     """What a row records, from both of its ends: cubics for x, straight lines for z."""
-    if isinstance(getattr(stepper, "inner", stepper), Trapezoidal):
+    rule = stepper.inner if isinstance(stepper, Projecting) else stepper
+    if isinstance(rule, Trapezoidal):
         return (*model.moving_of(end), *end.z)
     layout, n = unknowns(model), model.nx
     slopes = zip(model.flow(at, par)[:n], model.flow(end, par)[:n], strict=True)
     ends = zip(model.x_of(at), model.x_of(end), slopes, strict=True)
     cubics = [cubic(a, b, h * f, h * g) for a, b, (f, g) in ends]
-    out: list[Any] = []
+    out: list[Array] = []
     for c in map(float, NODES):
         x = [value_of(k, c) for k in cubics]
         z = [a + c * (b - a) for a, b in zip(at.z, end.z, strict=True)]
@@ -37,36 +40,25 @@ def guess(stepper: Any, model: Model, par: Par, at: At, end: At, h: Any) -> Leav
 
 
 @dataclasses.dataclass(frozen=True)
-class Trapezoidal:
+class Trapezoidal(Stepper):
     """`x1 = x0 + h/2 (f0 + f1)` as an equation for x1, at states that are given."""
 
-    order: int = 2
-    error_order: int = 2
-    name: str = "trapezoidal rule"
-    shortest: float = 0.0
+    @property
+    def traits(self) -> Traits:
+        return Traits("trapezoidal rule", 2, error_order=2, leading=Leading(3, 1 / 12))
 
-    def light(self, model: Model) -> bool:
-        return False
-
-    def steady(self, model: Model) -> bool:
-        return False
-
-    def memory(self, model: Model) -> tuple:
-        return ()
-
-    def accepted(self, memory: tuple) -> tuple:
-        return memory
-
-    def attempt(self, *given: Any) -> Trial:
+    def attempt(
+        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Scalar, memory: Tree
+    ) -> Trial:
         raise NotImplementedError("the trapezoidal rule has no error control: it is for meshes.")
 
     def aux(self, model: Model) -> Shapes:
         """The states at the end of the row, algebraic ones included."""
-        shapes = [v.aval.shape for v in model.flow_fn.traced.jaxpr.outvars[: model.moving]]
+        shapes = [v.shape for v in model.flow_fn.traced.outputs[: model.moving]]
         more = [] if model.constraint is None else list(model.constraint.shapes)
         return float_shapes([*shapes, *more])
 
-    def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
+    def row(self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, degree: int) -> At:
         """The end of the row as a function of its start: Newton's equation at the given end."""
         m = model.moving
         first = model.flow(attached(model, at, par, degree), par)
@@ -75,7 +67,7 @@ class Trapezoidal:
         def state(moving: Leaves) -> At:
             return model.with_moving(at, moving, tau=at.tau + h, z=aux[m:])
 
-        def residual(flat: Any) -> Any:
+        def residual(flat: Vector) -> Vector:
             moving = back(flat)
             last = model.flow(attached(model, state(moving), par, degree), par)
             parts = zip(moving, model.moving_of(at), first, last, strict=True)
@@ -88,16 +80,16 @@ class Trapezoidal:
         return attached(model, state(back(found)), par, degree)
 
     def redo(
-        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
+        self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar
     ) -> tuple[At, Leaves]:
         end = at
-        for _ in range(NEWTON):
+        for _ in range(NEWTON_ITERATIONS):
             end = self.row(model, par, at, h, aux, 1)
             aux = (*model.moving_of(end), *end.z)
         return end, aux
 
     def reach(
-        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
+        self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar, degree: int
     ) -> At:
         """A value inside a row: the cubic through values and slopes at its ends."""
         u = h / jnp.where(length == 0, 1.0, length)
@@ -111,6 +103,3 @@ class Trapezoidal:
         )  # fmt: skip
         there = model.with_moving(at, moving, tau=at.tau + h)
         return determined(model, there, par, degree)
-
-    def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
-        return aux

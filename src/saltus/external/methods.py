@@ -3,12 +3,13 @@ differentiates on its mesh."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import equinox as eqx
 
-from ..methods.method import Method
+from ..methods.method import Method, Stepper
 from ..methods.radau import Radau5
+from ..model.model import At, Par
+from ..simulate.primitive import Outcome
+from ..simulate.record import Knobs, Spec
 from .mesh import Trapezoidal
 
 RULES = ("radau", "trapezoidal")
@@ -26,7 +27,7 @@ class External(Method):
     external = True
     highest_index = 1
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         super().__check_init__()
         if self.mesh not in RULES:
             raise ValueError(
@@ -40,7 +41,7 @@ class External(Method):
             )
 
     @property
-    def stepper(self) -> Any:
+    def stepper(self) -> Stepper:
         return Radau5().stepper if self.mesh == "radau" else Trapezoidal()
 
     @classmethod
@@ -48,7 +49,7 @@ class External(Method):
         """The same tolerances and longest step."""
         return cls(rtol=method.rtol, atol=method.atol, max_step=method.max_step)
 
-    def simulate(self, spec: Any, at: Any, par: Any, knobs: Any) -> Any:
+    def simulate(self, spec: Spec, at: At, par: Par, knobs: Knobs) -> Outcome:
         """Steps, events and mesh by SUNDIALS."""
         from .run import Run
 

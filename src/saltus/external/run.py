@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +12,22 @@ import numpy as np
 
 from ..base.leaves import Leaves, select
 from ..base.results import Result
+from ..base.types import Flag, Scalar
 from ..model.model import At, Par
-from ..simulate.detection import FIRED
 from ..simulate.guards import resolution
 from ..simulate.primitive import Outcome
-from ..simulate.record import FLOW, NO_EVENT, Carry, Knobs, Rows, Spec
+from ..simulate.record import FLOW, Carry, Knobs, Rows, Spec
+from ..simulate.states import Grazing, Side
+from ..simulate.step import MAX_HALVINGS
 from ..simulate.tape_buffer import blank_rows, write_end
 from .compiled import concrete, stacked, tools
 from .events import Step, failure
 from .mesh import guess
-from .sundials import ROOT, Segment
+from .sundials import ROOT_RETURN, Segment
 
-DOUBTS = 12
-SHORTER = 0.25  # of a step in which a guard may have hidden a crossing
-DEFECT = 1e-3  # relative: what the equations on the mesh may be off without a word
-HAIR = 32  # times the resolution of time: too short a way for a solver
+SHORTER_STEP = 0.25  # of a step in which a guard may have hidden a crossing
+MAX_DEFECT = 1e-3  # of the states: what the equations on the mesh may be off without a warning
+SHORTEST_WAY = 32  # resolutions of time: SUNDIALS cannot go a shorter one
 
 
 class Run:
@@ -39,7 +40,7 @@ class Run:
             )
         self.who, self.spec = who, spec
         at, self.par, self.knobs = concrete((at, par, knobs), who)
-        if int(self.knobs.grazing) != NO_EVENT:
+        if int(self.knobs.grazing) != Grazing.NO_EVENT:
             raise ValueError(
                 f'{who}: on_grazing="raise" and "fire" need a search for touches, which SUNDIALS '
                 "does not have. Leave on_grazing out, or choose another method."
@@ -64,7 +65,8 @@ class Run:
         except KeyboardInterrupt:
             self._stop(Result.interrupted)
         c = self.carry
-        return Outcome(c.at, c.counts, c.pace, c.code, self._recorded())
+        rows = self._recorded()
+        return Outcome(end=c.at, counts=c.counts, pace=c.pace, code=c.code, rows=rows)
 
     def _iterate(self) -> None:
         """A jump that is due, or the flow up to the next one."""
@@ -90,7 +92,7 @@ class Run:
             return
         segment = self._segment()
         begun, first = self.carry.counts.evaluations, float(self.carry.at.tau)
-        hidden = None  # up to where steps are short, lest a guard hides a crossing
+        hidden = None  # the time up to which steps stay short, so that no guard hides a crossing
         while not self._decided():
             flag, t, y, crossed = segment.step(target)
             counted = self.carry.counts._replace(evaluations=begun + segment.evaluations)
@@ -105,7 +107,10 @@ class Run:
                 return
             elif not self._step_to(t, y, self._meant(crossed, flag, t), target):
                 hidden = t if hidden is None else hidden
-                begun, segment = begun + segment.evaluations, self._segment(SHORTER * segment.h)
+                begun, segment = (
+                    begun + segment.evaluations,
+                    self._segment(SHORTER_STEP * segment.h),
+                )
             elif hidden is not None and self.sign * (t - hidden) >= 0 and not self._decided():
                 hidden, begun, segment = None, begun + segment.evaluations, self._segment()
 
@@ -115,13 +120,13 @@ class Run:
         return Segment(self.who, self.tools, self.carry, self.par, knobs)
 
     def _stands_still(self, flag: int, t: float) -> bool:
-        return flag != ROOT and abs(t - float(self.carry.at.tau)) <= float(resolution(t))
+        return flag != ROOT_RETURN and abs(t - float(self.carry.at.tau)) <= float(resolution(t))
 
     def _is_there(self, target: float) -> bool:
-        """Goes a way that is too short for a solver along the flow."""
+        """Whether the target is too close for SUNDIALS: then one step along the flow is taken."""
         at = self.carry.at
         way = target - float(at.tau)
-        if abs(way) > HAIR * float(resolution(at.tau)):
+        if abs(way) > SHORTEST_WAY * float(resolution(at.tau)):
             return False
         moving = tuple(v + way * k for v, k in zip(at.w, self.carry.k1, strict=False))
         there = self.spec.model.with_moving(at, moving, tau=jnp.asarray(target))
@@ -132,7 +137,7 @@ class Run:
 
     def _has_settled(self) -> bool:
         """Whether a contact has come to rest, as far as the solver can tell."""
-        if not any(np.any(np.asarray(s) == FIRED) for s in self.carry.sides):
+        if not any(np.any(np.asarray(s) == Side.FIRED) for s in self.carry.sides):
             return False
         self.carry = self.tools.settled(self.par, self.knobs, self.carry)
         return self._decided()
@@ -141,7 +146,7 @@ class Run:
         return int(self.carry.jump) >= 0 or int(self.carry.code) != Result.running
 
     def _starts_with_an_event(self, t: float, y: np.ndarray) -> bool:
-        """Whether a guard that is zero fires before the first step, which then was in vain."""
+        """Whether a guard that is zero fires at the start, so that the first step is dropped."""
         if not self.spec.model.guards:
             return False
         there = self.tools.state(jnp.asarray(t), jnp.asarray(y), self.carry.at)
@@ -149,21 +154,21 @@ class Run:
         return self._decided()
 
     def _meant(self, crossed: np.ndarray, flag: int, t: float) -> np.ndarray:
-        """Crossings without those that a guard that has just fired has by rounding."""
-        if flag != ROOT:
+        """The crossings, without those of guards that have just fired and cross by rounding."""
+        if flag != ROOT_RETURN:
             return crossed
-        near = abs(t - float(self.carry.at.tau)) <= HAIR * float(resolution(t))
+        near = abs(t - float(self.carry.at.tau)) <= SHORTEST_WAY * float(resolution(t))
         at_zero = np.concatenate([np.ravel(np.abs(s) != 1) for s in self.carry.sides])
         return np.where(near & at_zero, 0, crossed)
 
     def _step_to(self, t: float, y: np.ndarray, crossed: np.ndarray, target: float) -> bool:
-        """Takes the step, unless a guard may have hidden a crossing in it."""
+        """Take the step, unless a guard may have hidden a crossing in it."""
         there = self.sign * (target - t) <= float(resolution(t))
         tau = jnp.asarray(target if there else t)
         end = self.tools.state(tau, jnp.asarray(y), self.carry.at)
         step = Step(end, self.tools.each(crossed), jnp.asarray(there))
         new, row = self.tools.landed(self.par, self.carry, step)
-        looks = bool(self.spec.model.guards) and self.doubts < DOUBTS
+        looks = bool(self.spec.model.guards) and self.doubts < MAX_HALVINGS
         if looks and bool(self.tools.dips(self.par, self.carry, new)):
             self.doubts += 1
             return False
@@ -189,7 +194,7 @@ class Run:
         return rows._replace(aux=aux)
 
     def _warn_of_defects(self, defects: Leaves, states: Leaves) -> None:
-        """Says so where the equations on the mesh are far from the states of the solver."""
+        """Warn where the equations on the mesh are far from the states of the solver."""
         sizes = [
             (float(np.max(np.abs(d))), float(np.max(np.abs(v))))
             for d, v in zip(defects, states, strict=False)
@@ -198,10 +203,10 @@ class Run:
         off = max(
             (d / v if v > 0 else d for d, v in sizes), default=0.0, key=lambda r: (np.isnan(r), r)
         )
-        if not off <= DEFECT:
+        if not off <= MAX_DEFECT:
             warnings.warn(
-                f"{self.who}: the equations on its mesh end up to {off:.1g} (relative) away from "
-                "its states, and derivatives are off as much or more. Write a smaller rtol or "
+                f"{self.who}: the equations on its mesh miss its states by up to {off:.1g} "
+                "(relative), and derivatives are off by at least as much. Write a smaller rtol or "
                 'max_step, mesh="radau", or method=saltus.Radau5().',
                 RuntimeWarning,
                 stacklevel=2,
@@ -209,11 +214,11 @@ class Run:
 
 
 @functools.lru_cache(maxsize=64)
-def _mesh_rule(spec: Spec) -> Any:
-    """What the rule on the mesh needs for every row: its stages; and where else it ends."""
+def _mesh_rule(spec: Spec) -> Callable[..., tuple[Leaves, Leaves]]:
+    """For every row, the stages of the rule on the mesh, and by how much it misses its end."""
     model, stepper = spec.model, spec.stepper
 
-    def one(at: At, end: At, h: Any, steps: Any, par: Par) -> Any:
+    def one(at: At, end: At, h: Scalar, steps: Flag, par: Par) -> tuple[Leaves, Leaves]:
         length = jnp.where(steps, h, 1e-9)  # jumps have none
         first = guess(stepper, model, par, at, end, length)
         reached, aux = stepper.redo(model, par, at, length, first, length)

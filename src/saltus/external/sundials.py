@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..base.extras import need
 from ..model.model import Par
-from ..simulate.detection import FIRED, INACTIVE
 from ..simulate.record import Carry, Knobs
+from ..simulate.states import Side
 from .compiled import Tools
 
-ROOT = 2  # what SUNDIALS says when a guard is zero
-AWAY = 1.0  # what it sees of guards that are not in force
+ROOT_RETURN = 2  # what SUNDIALS says when a guard is zero
+INACTIVE_VALUE = 1.0  # what it sees of guards that are not in force
+
+
+class Reached(Protocol):
+    """What a solver of SUNDIALS says after a step."""
+
+    t: float
+    y: np.ndarray
+    status: int
+    nfev: int
+    i_events: np.ndarray
+
+
+class Solver(Protocol):
+    """A solver of SUNDIALS: `sksundae.ida.IDA` or `sksundae.cvode.CVODE`."""
+
+    def init_step(self, *start: float | np.ndarray) -> Reached: ...
+
+    def step(self, t: float, *, method: str, tstop: float) -> Reached: ...
 
 
 class Segment:
-    """Steps of SUNDIALS from a state on.
+    """Steps of SUNDIALS that begin at one state.
 
     It always runs forward, in s = t, or in s = -t where t decreases."""
 
@@ -28,7 +46,7 @@ class Segment:
         self.sign = -1 if bool(par.backward) else 1
         self.signs = np.where(np.arange(tools.size) < tools.moving, self.sign, 1)
         sides = np.concatenate([np.zeros(0), *(np.ravel(s) for s in c.sides)])
-        self.active = sides != INACTIVE
+        self.active = sides != Side.INACTIVE
         values = np.concatenate([np.zeros(0), *(np.ravel(v) for v in c.values)])
         self.rounding = np.where(np.abs(sides) == 1, 0.0, values)  # of guards that are zero
         options = {**_options(tools, c, par, knobs), **self._events()}
@@ -46,16 +64,16 @@ class Segment:
         done = self.solver.step(end, method="onestep", tstop=end)
         self.evaluations = int(done.nfev)
         self.h, self.reached = float(done.t) - self.reached, float(done.t)
-        if done.status == ROOT:
+        if done.status == ROOT_RETURN:
             crossed[:] = np.asarray(done.i_events).ravel()
         return int(done.status), self.sign * float(done.t), np.asarray(done.y).ravel(), crossed
 
     # -- what SUNDIALS is given ---------------------------------------------------------------
-    def _flow(self, s: float, y: Any) -> np.ndarray:
+    def _flow(self, s: float, y: np.ndarray) -> np.ndarray:
         rates = np.asarray(self.tools.flow(y, self.sign * s, self.at, self.par))
         return rates * self.signs
 
-    def _jacobian(self, s: float, y: Any) -> np.ndarray:
+    def _jacobian(self, s: float, y: np.ndarray) -> np.ndarray:
         matrix = np.asarray(self.tools.jacobian(y, self.sign * s, self.at, self.par))
         return matrix * self.signs[:, None]
 
@@ -64,11 +82,11 @@ class Segment:
             return {}
         tools, at, par, active = self.tools, self.at, self.par, self.active
 
-        def ida(s: float, y: Any, yp: Any, out: Any) -> None:
+        def ida(s: float, y: np.ndarray, yp: np.ndarray, out: np.ndarray) -> None:
             values = tools.guards(y, self.sign * s, at, par)
-            out[:] = np.where(active, values - self.rounding, AWAY)
+            out[:] = np.where(active, values - self.rounding, INACTIVE_VALUE)
 
-        def cvode(s: float, y: Any, out: Any) -> None:
+        def cvode(s: float, y: np.ndarray, out: np.ndarray) -> None:
             ida(s, y, y, out)
 
         fn: Any = ida if self.ida else cvode
@@ -78,15 +96,17 @@ class Segment:
         ]
         return {"eventsfn": fn, "num_events": active.size}
 
-    def _ida(self, options: dict[str, Any]) -> Any:
+    def _ida(self, options: dict[str, Any]) -> Solver:
         m, size = self.tools.moving, self.tools.size
         diagonal = np.arange(m)
 
-        def residual(s: float, y: Any, yp: Any, res: Any) -> None:
+        def residual(s: float, y: np.ndarray, yp: np.ndarray, res: np.ndarray) -> None:
             res[:] = self._flow(s, y)
             res[:m] -= yp[:m]
 
-        def jacobian(s: float, y: Any, yp: Any, res: Any, cj: float, out: Any) -> None:
+        def jacobian(
+            s: float, y: np.ndarray, yp: np.ndarray, res: np.ndarray, cj: float, out: np.ndarray
+        ) -> None:
             out[:] = self._jacobian(s, y)
             out[diagonal, diagonal] -= cj
 
@@ -95,11 +115,11 @@ class Segment:
         module = need("sksundae.ida", "sundials", "external.IDA")
         return module.IDA(residual, jacfn=jacobian, **options)
 
-    def _cvode(self, options: dict[str, Any]) -> Any:
-        def slope(s: float, y: Any, out: Any) -> None:
+    def _cvode(self, options: dict[str, Any]) -> Solver:
+        def slope(s: float, y: np.ndarray, out: np.ndarray) -> None:
             out[:] = self._flow(s, y)
 
-        def jacobian(s: float, y: Any, yp: Any, out: Any) -> None:
+        def jacobian(s: float, y: np.ndarray, yp: np.ndarray, out: np.ndarray) -> None:
             out[:] = self._jacobian(s, y)
 
         module = need("sksundae.cvode", "sundials", "external.CVODE")
@@ -122,7 +142,7 @@ def _options(tools: Tools, c: Carry, par: Par, knobs: Knobs) -> dict[str, Any]:
         options["max_step"] = float(knobs.max_step)
     if not np.isnan(float(knobs.first_step)):
         options["first_step"] = float(knobs.first_step)
-    elif any(np.any(np.asarray(s) == FIRED) for s in c.sides):
+    elif any(np.any(np.asarray(s) == Side.FIRED) for s in c.sides):
         length = float(tools.first_length(par, knobs, c))
         options["first_step"] = length if np.isfinite(length) else 0.0
     return options

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 from ..base.user_code import place
 from ..solver.scenario import Scenario
 from ..system.hybrid import HybridSystem
+
+T = TypeVar("T")
 
 
 class ModelReferenceError(ValueError):
@@ -130,7 +132,7 @@ def _importable(folder: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
 
 
-def _run(action: Callable[[], Any], folder: Path, what: str) -> Any:
+def _run(action: Callable[[], T], folder: Path, what: str) -> T:
     """What the user's code returns; its errors with the line they come from."""
     try:
         return action()
@@ -159,11 +161,11 @@ def _scenario(module: ModuleType, where: str, name: str | None, folder: Path) ->
     return found.replace(name=name) if found.name == "model" else found
 
 
-def _is_builder(found: Any) -> bool:
+def _is_builder(found: object) -> bool:
     return callable(found) and not isinstance(found, Scenario | HybridSystem | type)
 
 
-def _builder(found: Callable, where: str, name: str) -> Callable:
+def _builder(found: Callable, where: str, name: str) -> Callable[[], object]:
     needed = [
         k
         for k, v in inspect.signature(found).parameters.items()
@@ -232,7 +234,7 @@ def _near_files(path: Path) -> str:
     return f" Did you mean {' or '.join(str(folder / k) for k in near)}?" if near else ""
 
 
-def _kind(found: Any) -> str:
+def _kind(found: object) -> str:
     if isinstance(found, type):
         return f"the class {found.__name__}"
     name = type(found).__name__

@@ -13,7 +13,6 @@ One column costs `below * (below + above)` multiplications; as one kernel this i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,51 +21,42 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.control_flow import staged
+from ..base.types import Array, HostArray, Matrix, Scalar, Vector, Whole
 from .pattern import Pattern, take
 from .primitives import Program, linear, run
+from .structure import Structure
+
+MAX_BELOW = 100  # diagonals below the main one, up to which a band is factored
 
 
 class Factors(NamedTuple):
     """One row per column of the matrix."""
 
-    pivot: Any  # how far below the diagonal the pivot was
-    lower: Any  # multipliers [n, below]
-    inverse: Any  # 1 / pivot
-    upper: Any  # the pivot row right of the diagonal [n, below + above]
+    pivot: Vector  # how far below the diagonal the pivot was
+    lower: Matrix  # multipliers [n, below]
+    inverse: Vector  # 1 / pivot
+    upper: Matrix  # the pivot row right of the diagonal [n, below + above]
 
 
 @dataclass(frozen=True)
-class Banded:
-    r"""Linear systems with the Jacobian $J$ of a large system, factored in a band.
+class Banded(Structure):
+    """A structure for patterns that are narrow in some order. A transposed solve costs the same."""
 
-    `values` are the entries of $J$ in the order of the pattern, `mass` is 1 for differential rows
-    and 0 for algebraic ones: $M$ is its diagonal matrix. Factors are pytrees of arrays. Solves are
-    linear in the vector, and their transpose costs the same.
-    """
+    @staticmethod
+    def suits(pattern: Pattern) -> bool:
+        below, above = pattern.bandwidth
+        return below <= MAX_BELOW and 4 * (below + above + 1) <= pattern.size
 
-    pattern: Pattern
-
-    def values(self, fn: Callable, y: Any) -> Any:
-        """The entries of the Jacobian of `fn`, vector to vector, at `y`."""
-        return self.pattern.values(fn, y)
-
-    def factor(self, values: Any, mass: np.ndarray, shift: Any) -> Factors:
-        r"""Factors of $s M - J$; a complex shift $s$ gives complex factors."""
+    def factor(self, values: Vector, mass: HostArray, shift: Scalar | float) -> Factors:
         layout = _layout(self.pattern)
         rows = jnp.asarray(_diagonal(layout, mass), values.dtype) * shift - layout.rows(values)
         return Factors(*run(_Factor(layout.below), rows))
 
-    def solve(self, factors: Factors, vector: Any) -> Any:
-        r"""$(s M - J)^{-1} b$ for a vector [size]."""
+    def solve(self, factors: Factors, vector: Vector) -> Vector:
         return self._solve(factors, vector, 1)
 
-    def factor_stages(self, values: Any, mass: np.ndarray, a: np.ndarray, h: Any) -> Factors:
-        r"""Factors of a whole collocation step, for the Jacobians `values[j]` at its stages.
-
-        Block $(i, j)$ is $\delta_{ij} M - h a_{ij} M J_j - \delta_{ij} (1 - M) J_i$: differential
-        rows couple the stages, algebraic rows hold at each. The stages of one unknown are
-        neighbours, so the band is as many times wider as there are stages.
-        """
+    def factor_stages(self, values: Array, mass: HostArray, a: HostArray, h: Scalar) -> Factors:
+        """The stages of one unknown are neighbours: the band is as many times wider."""
         stages, layout = len(a), _layout(self.pattern)
         blocks = jnp.concatenate([layout.rows(values[j])[..., None] for j in range(stages)], 2)
         blocks = blocks.reshape(self.pattern.size, -1)  # entries (column, stage j) of each row
@@ -82,11 +72,14 @@ class Banded:
         rows = jnp.concatenate(lines, 1).reshape(stages * self.pattern.size, -1)
         return Factors(*run(_Factor(stages * layout.below + stages - 1), rows))
 
-    def solve_stages(self, factors: Factors, vectors: Any) -> Any:
-        """The solution [stages, size] of a whole step for right hand sides [stages, size]."""
+    def solve_stages(self, factors: Factors, vectors: Matrix) -> Matrix:
         return self._solve(factors, vectors, vectors.shape[0])
 
-    def _solve(self, factors: Factors, vector: Any, stages: int) -> Any:
+    def ratio(self, factors: Factors) -> Scalar:
+        size = jnp.abs(factors.inverse)
+        return jnp.min(size) / jnp.max(size)
+
+    def _solve(self, factors: Factors, vector: Array, stages: int) -> Array:
         vector = vector.astype(jnp.result_type(vector, factors.inverse))
         ahead, back = (
             _Ordered(_Solve(factors.lower.shape[1], transposed), self.pattern, stages)
@@ -104,7 +97,7 @@ class _Layout(NamedTuple):
     above: int
     entries: np.ndarray  # number of the entry at each place of the band; none: count
 
-    def rows(self, values: Any) -> Any:
+    def rows(self, values: Vector) -> Matrix:
         return take(jnp.concatenate([values, jnp.zeros((1,), values.dtype)]), self.entries)
 
 
@@ -135,7 +128,7 @@ class _Ordered:
     pattern: Pattern
     stages: int
 
-    def __call__(self, *args: Any) -> list[Any]:
+    def __call__(self, *args: Array) -> list[Array]:
         *factors, vector = args
         layout = _layout(self.pattern)
         unknowns = vector.reshape(self.stages, -1).T
@@ -147,13 +140,13 @@ class _Ordered:
 class _Factor:
     below: int
 
-    def __call__(self, rows: Any) -> list[Any]:
+    def __call__(self, rows: Matrix) -> list[Array]:
         k, width = self.below, rows.shape[1]
         zeros = jnp.zeros((k + 1, width), rows.dtype)
         number = np.arange(k + 1, dtype=np.int32)
         last = number[k]
 
-        def step(window: Any, row: Any) -> tuple:
+        def step(window: Array, row: Any) -> tuple[Array, Any]:
             column = jax.lax.stop_gradient(window[:, 0])
             pivot = staged(lambda: _largest(column, number))
             chosen = jax.lax.dynamic_index_in_dim(window, pivot, 0, False)
@@ -178,17 +171,19 @@ class _Solve:
     below: int
     transposed: bool
 
-    def __call__(self, pivot: Any, lower: Any, inverse: Any, upper: Any, b: Any) -> list[Any]:
+    def __call__(
+        self, pivot: Vector, lower: Matrix, inverse: Vector, upper: Matrix, b: Vector
+    ) -> list[Array]:
         if self.transposed:
             return [self._eliminate_back(pivot, lower, _upper_transposed(inverse, upper, b))]
         return [_upper(inverse, upper, self._eliminate(pivot, lower, b))]
 
-    def _eliminate(self, pivot: Any, lower: Any, b: Any) -> Any:
+    def _eliminate(self, pivot: Vector, lower: Matrix, b: Vector) -> Vector:
         r"""$E_{n-1} \cdots E_0 b$."""
         k = self.below
         number = np.arange(k + 1, dtype=np.int32)
 
-        def step(window: Any, row: Any) -> tuple:
+        def step(window: Array, row: Any) -> tuple[Array, Any]:
             p, m, new = row
             y = jax.lax.dynamic_index_in_dim(window, p, 0, False)
             rest = jnp.where((number == p)[1:], window[0], window[1:]) - m * y
@@ -197,12 +192,12 @@ class _Solve:
         more = jnp.concatenate([b[k + 1 :], jnp.zeros((k + 1,), b.dtype)])
         return jax.lax.scan(step, b[: k + 1], (pivot, lower, more))[1]
 
-    def _eliminate_back(self, pivot: Any, lower: Any, b: Any) -> Any:
+    def _eliminate_back(self, pivot: Vector, lower: Matrix, b: Vector) -> Vector:
         r"""$E_0^T \cdots E_{n-1}^T b$."""
         k = self.below
         number = np.arange(k + 1, dtype=np.int32)
 
-        def step(window: Any, row: Any) -> tuple:
+        def step(window: Array, row: Any) -> tuple[Array, Any]:
             p, m, new = row
             y = new - _sum(m * window[:k])
             swapped = jnp.where((number == p)[1:], y, window[:k])
@@ -214,10 +209,10 @@ class _Solve:
         return jnp.concatenate([first, out])[: b.shape[0]]
 
 
-def _upper(inverse: Any, upper: Any, b: Any) -> Any:
+def _upper(inverse: Vector, upper: Matrix, b: Vector) -> Vector:
     r"""$U^{-1} b$."""
 
-    def step(window: Any, row: Any) -> tuple:
+    def step(window: Array, row: Any) -> tuple[Array, Any]:
         d, u, y = row
         x = (y - _sum(u * window)) * d
         return jnp.concatenate([x[None], window[:-1]]), x
@@ -226,10 +221,10 @@ def _upper(inverse: Any, upper: Any, b: Any) -> Any:
     return jax.lax.scan(step, zeros, (inverse, upper, b), reverse=True)[1]
 
 
-def _upper_transposed(inverse: Any, upper: Any, b: Any) -> Any:
+def _upper_transposed(inverse: Vector, upper: Matrix, b: Vector) -> Vector:
     r"""$U^{-T} b$; the window holds what the rows so far take from the next entries of `b`."""
 
-    def step(window: Any, row: Any) -> tuple:
+    def step(window: Array, row: Any) -> tuple[Array, Any]:
         d, u, y = row
         x = (y - window[0]) * d
         return jnp.concatenate([window[1:], jnp.zeros((1,), b.dtype)]) + u * x, x
@@ -238,7 +233,7 @@ def _upper_transposed(inverse: Any, upper: Any, b: Any) -> Any:
     return jax.lax.scan(step, zeros, (inverse, upper, b))[1]
 
 
-def _pick(window: Any, k: Any) -> Any:
+def _pick(window: Array, k: Whole) -> Scalar:
     return jax.lax.dynamic_index_in_dim(window, jnp.maximum(k, 0), 0, False)
 
 
@@ -246,7 +241,7 @@ def _pick(window: Any, k: Any) -> Any:
 # it cannot call from within a kernel, and small ones are faster this way too.
 
 
-def _sum(terms: Any) -> Any:
+def _sum(terms: Array) -> Scalar:
     rest = jnp.zeros((), terms.dtype)
     while (n := terms.shape[0]) > 1:
         if n % 2:
@@ -255,7 +250,7 @@ def _sum(terms: Any) -> Any:
     return terms[0] + rest
 
 
-def _largest(column: Any, number: np.ndarray) -> Any:
+def _largest(column: Vector, number: np.ndarray) -> Whole:
     """The place of the largest entry."""
     size, place = jnp.abs(column), jnp.asarray(number)
     if jnp.iscomplexobj(column):
@@ -278,7 +273,7 @@ def _largest(column: Any, number: np.ndarray) -> Any:
     return place[0]
 
 
-def _reciprocal(z: Any) -> Any:
+def _reciprocal(z: Scalar) -> Scalar:
     """For a complex number without the scaling that the compiler's own division does."""
     if not jnp.iscomplexobj(z):
         return 1 / z

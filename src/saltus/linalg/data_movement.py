@@ -13,18 +13,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.jax_names import bind_again
+from ..base.jax_names import aval_of, bind_again
+from ..base.types import Equation, HostArray, T
 
 MAX_KNOWN = 1_000_000  # entries of a value worth knowing
 
 
-def move(eqn: Any, data: Sequence[np.ndarray], index: Sequence[np.ndarray]) -> list[np.ndarray]:
+def move(
+    eqn: Equation, data: Sequence[np.ndarray], index: Sequence[np.ndarray]
+) -> list[np.ndarray]:
     """The results of an operation of `MOVES` on the arrays it moves, given its index operands."""
     out = MOVES[eqn.primitive.name](eqn, data, index)
     return out if isinstance(out, list) else [out]
 
 
-def split_operands(name: str, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def split_operands(name: str, operands: Sequence[T]) -> tuple[list[T], list[T]]:
     """The operands that are moved and those that say where to."""
     if name == "select_n":
         return list(operands[1:]), list(operands[:1])
@@ -35,14 +38,14 @@ def split_operands(name: str, operands: Sequence[Any]) -> tuple[list[Any], list[
 _MOVED = {"dynamic_slice": 1, "dynamic_update_slice": 2, "gather": 1}
 
 
-def _slice(eqn: Any, data: Any, index: Any) -> Any:
+def _slice(eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]) -> HostArray:
     p = eqn.params
     strides = p["strides"] or (1,) * len(p["start_indices"])
     cuts = zip(p["start_indices"], p["limit_indices"], strides, strict=True)
     return data[0][tuple(slice(*cut) for cut in cuts)]
 
 
-def _broadcast(eqn: Any, data: Any, index: Any) -> Any:
+def _broadcast(eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]) -> HostArray:
     shape, dims = eqn.params["shape"], eqn.params["broadcast_dimensions"]
     full = [1] * len(shape)
     for k, d in enumerate(dims):
@@ -50,7 +53,7 @@ def _broadcast(eqn: Any, data: Any, index: Any) -> Any:
     return np.broadcast_to(data[0].reshape(full), shape)
 
 
-def _pad(eqn: Any, data: Any, index: Any) -> Any:
+def _pad(eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]) -> HostArray:
     array, filler = data
     for axis, (low, high, between) in enumerate(eqn.params["padding_config"]):
         array = np.moveaxis(array, axis, 0)
@@ -63,28 +66,34 @@ def _pad(eqn: Any, data: Any, index: Any) -> Any:
     return array
 
 
-def _window(array: np.ndarray, part: Sequence[int], index: Any) -> tuple[slice, ...]:
+def _window(
+    array: np.ndarray, part: Sequence[int], index: Sequence[HostArray]
+) -> tuple[slice, ...]:
     first = [min(max(int(i), 0), n - m) for i, n, m in zip(index, array.shape, part, strict=True)]
     return tuple(slice(i, i + m) for i, m in zip(first, part, strict=True))
 
 
-def _dynamic_slice(eqn: Any, data: Any, index: Any) -> Any:
+def _dynamic_slice(
+    eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]
+) -> HostArray:
     return data[0][_window(data[0], eqn.params["slice_sizes"], index)]
 
 
-def _dynamic_update_slice(eqn: Any, data: Any, index: Any) -> Any:
+def _dynamic_update_slice(
+    eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]
+) -> HostArray:
     array = np.array(data[0])
     array[_window(array, data[1].shape, index)] = data[1]
     return array
 
 
-def _select(eqn: Any, data: Any, index: Any) -> Any:
+def _select(eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]) -> HostArray:
     data = np.broadcast_arrays(*data)
     which = np.broadcast_to(index[0].astype(np.int64), data[0].shape)
     return np.choose(which, data) if len(data) < 32 else np.stack(data)[which]
 
 
-def _gather(eqn: Any, data: Any, index: Any) -> Any:
+def _gather(eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]) -> HostArray:
     """On entry numbers: outside, -1."""
     d, p = eqn.params["dimension_numbers"], eqn.params
     batching = d.operand_batching_dims, d.start_indices_batching_dims
@@ -93,9 +102,9 @@ def _gather(eqn: Any, data: Any, index: Any) -> Any:
     return np.where(places < 0, -1, data[0].reshape(-1)[places])
 
 
-def scatter_places(eqn: Any, indices: np.ndarray) -> np.ndarray:
+def scatter_places(eqn: Equation, indices: np.ndarray) -> np.ndarray:
     """Where in the flat operand each entry of the updates of a scatter lands; dropped: -1."""
-    d, (target, _, update) = eqn.params["dimension_numbers"], [v.aval for v in eqn.invars]
+    d, (target, _, update) = eqn.params["dimension_numbers"], [aval_of(v) for v in eqn.invars]
     batching = d.operand_batching_dims, d.scatter_indices_batching_dims
     dropped = (*d.inserted_window_dims, *batching[0])
     dims = d.update_window_dims, dropped, d.scatter_dims_to_operand_dims, batching
@@ -104,7 +113,13 @@ def scatter_places(eqn: Any, indices: np.ndarray) -> np.ndarray:
     return _places(target.shape, indices, dims, sizes, eqn.params["mode"])
 
 
-def _places(shape: Any, indices: np.ndarray, dims: Any, sizes: Any, mode: Any) -> np.ndarray:
+def _places(
+    shape: tuple[int, ...],
+    indices: np.ndarray,
+    dims: tuple[Any, Any, Any, Any],
+    sizes: Sequence[int],
+    mode: object,
+) -> np.ndarray:
     """The flat place that each entry of a gather reads: starts of windows plus places in them."""
     window_dims, dropped, index_map, (batched, with_batch) = dims
     indices = indices.astype(np.int64)
@@ -132,9 +147,9 @@ def _places(shape: Any, indices: np.ndarray, dims: Any, sizes: Any, mode: Any) -
 MOVES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "slice": _slice,
     "broadcast_in_dim": _broadcast,
-    "reshape": lambda eqn, data, index: data[0].reshape(eqn.outvars[0].aval.shape),
-    "squeeze": lambda eqn, data, index: data[0].reshape(eqn.outvars[0].aval.shape),
-    "expand_dims": lambda eqn, data, index: data[0].reshape(eqn.outvars[0].aval.shape),
+    "reshape": lambda eqn, data, index: data[0].reshape(aval_of(eqn.outvars[0]).shape),
+    "squeeze": lambda eqn, data, index: data[0].reshape(aval_of(eqn.outvars[0]).shape),
+    "expand_dims": lambda eqn, data, index: data[0].reshape(aval_of(eqn.outvars[0]).shape),
     "transpose": lambda eqn, data, index: data[0].transpose(eqn.params["permutation"]),
     "rev": lambda eqn, data, index: np.flip(data[0], eqn.params["dimensions"]),
     "concatenate": lambda eqn, data, index: np.concatenate(data, eqn.params["dimension"]),
@@ -179,13 +194,13 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 }
 
 
-def numbers(eqn: Any, values: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+def numbers(eqn: Equation, values: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """The results of an operation on known values; None where they are not worth knowing."""
     unknown: list[np.ndarray | None] = [None] * len(eqn.outvars)
     given = [v for v in values if v is not None]
-    if len(given) < len(values) or any(v.aval.size > MAX_KNOWN for v in eqn.outvars):
+    if len(given) < len(values) or any(aval_of(v).size > MAX_KNOWN for v in eqn.outvars):
         return unknown
-    name, out = eqn.primitive.name, eqn.outvars[0].aval
+    name, out = eqn.primitive.name, aval_of(eqn.outvars[0])
     if name == "iota":
         shape, axis = eqn.params["shape"], eqn.params["dimension"]
         line = np.arange(shape[axis]).reshape([-1 if k == axis else 1 for k in range(len(shape))])
@@ -198,7 +213,7 @@ def numbers(eqn: Any, values: Sequence[np.ndarray | None]) -> list[np.ndarray | 
             return [np.asarray(_UFUNCS[name](*given), out.dtype)]
     if name == "convert_element_type":
         return [given[0].astype(out.dtype)]
-    whole = all(v.aval.dtype.kind in "iub" for v in eqn.outvars)
+    whole = all(aval_of(v).dtype.kind in "iub" for v in eqn.outvars)
     if whole and not eqn.effects and not _has_programs(eqn):
         with jax.ensure_compile_time_eval():
             results = bind_again(eqn, map(jnp.asarray, given))
@@ -206,5 +221,5 @@ def numbers(eqn: Any, values: Sequence[np.ndarray | None]) -> list[np.ndarray | 
     return unknown
 
 
-def _has_programs(eqn: Any) -> bool:
+def _has_programs(eqn: Equation) -> bool:
     return any("jaxpr" in key or key in ("branches", "programs", "program") for key in eqn.params)

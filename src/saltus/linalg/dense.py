@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.types import Array, Flag, Matrix, Scalar, Vector, Whole
 from .vectors import Vec
 
-DEPENDENT = 1e-12  # pivots, relative to the diagonal, at which a row depends on the others
-UNROLLED = 8  # rows up to which elimination is written out
+MIN_PIVOT = 1e-12  # relative to the diagonal; with a smaller one, a row depends on the others
+MAX_UNROLLED = 8  # rows, up to which elimination is written out
+
+
+class Factored(Protocol):
+    """A factored matrix: what `linalg.factor.factor` and its like return."""
+
+    def solve(self, rhs: Vec) -> Vec:
+        """$A^{-1} b$, linear in $b$."""
+        ...
+
+    def ratio(self) -> Scalar:
+        """The ratio of the smallest to the largest pivot: small where it is near singular."""
+        ...
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["rows", "swaps"], meta_fields=[])
@@ -25,8 +39,8 @@ UNROLLED = 8  # rows up to which elimination is written out
 class Eliminated:
     """Gaussian elimination with partial pivoting: factors, inverse pivots, and which rows swap."""
 
-    rows: Any
-    swaps: Any
+    rows: tuple[tuple[Scalar, ...], ...]
+    swaps: tuple[tuple[Flag, ...], ...]
 
     def solve(self, rhs: Vec) -> Vec:
         b, n = list(rhs), len(rhs)
@@ -41,12 +55,12 @@ class Eliminated:
             b[k] = b[k] * self.rows[k][k]
         return tuple(b)
 
-    def ratio(self) -> Any:
+    def ratio(self) -> Scalar:
         inverse = [jnp.abs(self.rows[k][k]) for k in range(len(self.rows))]
         return functools.reduce(jnp.minimum, inverse) / functools.reduce(jnp.maximum, inverse)
 
 
-def eliminate(matrix: Any) -> Eliminated:
+def eliminate(matrix: Sequence[Vec]) -> Eliminated:
     a = [list(row) for row in matrix]
     n = len(a)
     swaps = []
@@ -72,26 +86,26 @@ def eliminate(matrix: Any) -> Eliminated:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["inverse"], meta_fields=[])
 @dataclasses.dataclass
 class Inverse:
-    inverse: Any
+    inverse: Matrix
 
     def solve(self, rhs: Vec) -> Vec:
         if jnp.ndim(rhs[0]) == 0:
             return tuple(self.inverse @ jnp.stack(rhs))
         return (self.inverse @ rhs[0],)
 
-    def ratio(self) -> Any:
+    def ratio(self) -> Scalar:
         size = jnp.sum(jnp.abs(self.inverse), axis=1)
         return jnp.min(size) / jnp.max(size)
 
 
-def invert(matrix: Any) -> Any:
+def invert(matrix: Matrix) -> Matrix:
     """Gauss-Jordan with partial pivoting and scaled rows."""
     n = matrix.shape[0]
     scale = 1.0 / jnp.max(jnp.abs(matrix), axis=1)
     rows = jnp.arange(n)
     state = jnp.concatenate([matrix * scale[:, None], jnp.diag(scale).astype(matrix.dtype)], axis=1)
 
-    def clear(k: Any, a: Any) -> Any:
+    def clear(k: Whole, a: Matrix) -> Matrix:
         column = jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False)
         pivot = jnp.argmax(jnp.where(rows >= k, jnp.abs(column), -1.0))
         top = jax.lax.dynamic_index_in_dim(a, k, 0, keepdims=False)
@@ -107,7 +121,7 @@ def invert(matrix: Any) -> Any:
     return jax.lax.fori_loop(0, n, clear, state)[:, n:]
 
 
-def invert_semidefinite(matrix: Any) -> Any:
+def invert_semidefinite(matrix: Matrix) -> Matrix:
     r"""The inverse of a regular block of a symmetric $A \ge 0$, and zero elsewhere.
 
     Sweeps over the matrix scaled to a unit diagonal, row after row, which is stable for such
@@ -118,26 +132,26 @@ def invert_semidefinite(matrix: Any) -> Any:
     return jnp.where(both, -a, 0.0) * scale[:, None] * scale[None, :]
 
 
-def leading(matrix: Any) -> Any:
+def leading(matrix: Matrix) -> Array:
     r"""Which rows of a symmetric $A \ge 0$ do not depend on those before them."""
     return _swept(matrix)[1]
 
 
-def _swept(matrix: Any) -> tuple[Any, Any, Any]:
+def _swept(matrix: Matrix) -> tuple[Matrix, Array, Vector]:
     n = matrix.shape[0]
     a, scale = _unit_diagonal(matrix)
     kept = jnp.zeros((n,), bool)
-    if n <= UNROLLED:
+    if n <= MAX_UNROLLED:
         for k in range(n):
             a, kept = _sweep(a, kept, k)
         return a, kept, scale
     return *jax.lax.fori_loop(0, n, lambda k, s: _sweep(s[0], s[1], k), (a, kept)), scale
 
 
-def independent(matrix: Any) -> Any:
+def independent(matrix: Matrix) -> Array:
     r"""Which rows of a symmetric $A \ge 0$ make up a regular block: by pivoting, the best ones."""
 
-    def best(_: Any, state: tuple) -> tuple:
+    def best(_: Whole, state: tuple[Matrix, Array]) -> tuple[Matrix, Array]:
         a, kept = state
         return _sweep(a, kept, jnp.argmax(jnp.where(kept, 0.0, _diagonal(a))))
 
@@ -146,23 +160,23 @@ def independent(matrix: Any) -> Any:
     return jax.lax.fori_loop(0, n, best, first)[1]
 
 
-def _diagonal(matrix: Any) -> Any:
+def _diagonal(matrix: Matrix) -> Vector:
     """In operations that fit into one kernel."""
     return jnp.sum(jnp.where(np.eye(matrix.shape[0], dtype=bool), matrix, 0.0), axis=1)
 
 
-def _unit_diagonal(matrix: Any) -> tuple[Any, Any]:
+def _unit_diagonal(matrix: Matrix) -> tuple[Matrix, Vector]:
     size = _diagonal(matrix)
     scale = jnp.where(size > 0, 1.0 / jnp.sqrt(jnp.where(size > 0, size, 1.0)), 0.0)
     return matrix * scale[:, None] * scale[None, :], scale
 
 
-def _sweep(a: Any, kept: Any, k: Any) -> tuple[Any, Any]:
+def _sweep(a: Matrix, kept: Array, k: Whole | int) -> tuple[Matrix, Array]:
     """One pivot of the sweep operator; swept blocks hold the negative inverse."""
     mine = np.arange(a.shape[0]) == k
     row = a[k] if isinstance(k, int) else jax.lax.dynamic_index_in_dim(a, k, 0, keepdims=False)
     pivot = row[k] if isinstance(k, int) else jnp.sum(jnp.where(mine, row, 0.0))
-    regular = (pivot > DEPENDENT) & ~jnp.any(mine & kept)
+    regular = (pivot > MIN_PIVOT) & ~jnp.any(mine & kept)
     safe = 1.0 / jnp.where(regular, pivot, 1.0)
     rest = jnp.where(mine, 0.0, row)
     part = jnp.where(mine, -safe, rest * safe)
@@ -176,14 +190,14 @@ def _sweep(a: Any, kept: Any, k: Any) -> tuple[Any, Any]:
 )
 @dataclasses.dataclass
 class Lapack:
-    lu: Any
-    pivots: Any
-    scale: Any
+    lu: Matrix
+    pivots: Vector
+    scale: Vector
 
     def solve(self, rhs: Vec) -> Vec:
         scaled = self.scale * rhs[0]
         return (jax.scipy.linalg.lu_solve((self.lu, self.pivots), scaled),)
 
-    def ratio(self) -> Any:
+    def ratio(self) -> Scalar:
         size = jnp.abs(jnp.diagonal(self.lu))
         return jnp.min(size) / jnp.max(size)

@@ -10,29 +10,36 @@ not understood makes every output depend on everything that the operation reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
-from ..base.jax_names import scan_sizes
+from ..base.jax_names import aval_of, scan_sizes
 from ..base.tracing import is_tracer
+from ..base.types import Array, Atom, Aval, ClosedJaxpr, Equation, HostArray, Jaxpr
 from .data_movement import MOVES, move, numbers, scatter_places, split_operands
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 MAX_PAIRS = 20_000_000  # dependences written out for one operation
 MAX_SCAN = 20_000  # operations for a loop taken round by round
 
 
+Found: TypeAlias = "list[csr_array | None]"  # the dependence of each result of an operation
+
+
 class Entry(NamedTuple):
     """What is known of a value: the dependence (None: on nothing) and, perhaps, the numbers."""
 
-    deps: Any = None
+    deps: csr_array | None = None
     value: np.ndarray | None = None
 
 
-def dependence(closed: Any, wrt: Sequence[int], known: dict[int, Any] | None = None) -> Any:
+def dependence(closed: ClosedJaxpr, wrt: Sequence[int], known: dict[int, Any] | None = None) -> Any:
     """The sparse boolean matrix [entries of all outputs, entries of the inputs `wrt`].
 
     `known` gives numbers for other inputs that are always the same.
@@ -61,7 +68,7 @@ def _concrete(value: Any) -> np.ndarray | None:
     return np.asarray(value)
 
 
-def _matrix(rows: Any, cols: Any, shape: tuple[int, int]) -> Any:
+def _matrix(rows: HostArray, cols: HostArray, shape: tuple[int, int]) -> csr_array:
     from scipy.sparse import csr_array
 
     _check_count(len(rows))
@@ -76,7 +83,7 @@ def _check_count(count: int) -> None:
         )
 
 
-def _ids(aval: Any) -> np.ndarray:
+def _ids(aval: Aval) -> np.ndarray:
     return np.arange(aval.size).reshape(aval.shape)
 
 
@@ -87,25 +94,25 @@ class _Walk:
         self.width = width
         self.keep = False  # also dependences without a derivative: a custom rule may give them one
 
-    def run(self, jaxpr: Any, consts: Sequence[Entry], args: Sequence[Entry]) -> list[Entry]:
+    def run(self, jaxpr: Jaxpr, consts: Sequence[Entry], args: Sequence[Entry]) -> list[Entry]:
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
         for eqn in jaxpr.eqns:
             ins = [self._read(env, v) for v in eqn.invars]
             for var, entry in zip(eqn.outvars, self.equation(eqn, ins), strict=True):
-                smooth = self.keep or jnp.issubdtype(var.aval.dtype, jnp.inexact)
+                smooth = self.keep or jnp.issubdtype(aval_of(var).dtype, jnp.inexact)
                 env[var] = entry if smooth else Entry(value=entry.value)
         return [self._read(env, v) for v in jaxpr.outvars]
 
-    def _read(self, env: dict, var: Any) -> Entry:
+    def _read(self, env: dict[jex.Var, Entry], var: Atom) -> Entry:
         return Entry(value=np.asarray(var.val)) if isinstance(var, jex.Literal) else env[var]
 
-    def equation(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+    def equation(self, eqn: Equation, ins: list[Entry]) -> list[Entry]:
         try:
             return self._understood(eqn, ins)
         except (KeyError, AttributeError):  # its parameters have other names in this JAX
             return [Entry(deps) for deps in self.everything(eqn, ins)]
 
-    def _understood(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+    def _understood(self, eqn: Equation, ins: list[Entry]) -> list[Entry]:
         name = eqn.primitive.name
         if name in _INNER:
             return self._inner(eqn, ins)
@@ -127,7 +134,9 @@ class _Walk:
 
     # -- matrices
 
-    def take(self, entries: Sequence[Entry], avals: Sequence[Any], places: np.ndarray) -> Any:
+    def take(
+        self, entries: Sequence[Entry], avals: Sequence[Aval], places: np.ndarray
+    ) -> csr_array:
         """Rows by their place in all entries one after the other; negative: depends on nothing."""
         from scipy.sparse import csr_array, vstack
 
@@ -140,7 +149,7 @@ class _Walk:
         nothing = csr_array((1, self.width), dtype=bool)
         return csr_array(vstack([*blocks, nothing], format="csr"))[places.reshape(-1)]
 
-    def union(self, matrices: Sequence[Any]) -> Any:
+    def union(self, matrices: Sequence[csr_array | None]) -> csr_array | None:
         """Depends on what any of them depends on; None where there is none."""
         found = [m for m in matrices if m is not None]
         total = found[0] if found else None
@@ -148,51 +157,53 @@ class _Walk:
             total = total if m is total else total + m
         return total
 
-    def sum_over(self, entry: Entry, out: np.ndarray, inn: np.ndarray, size: int) -> Any:
+    def sum_over(
+        self, entry: Entry, out: np.ndarray, inn: np.ndarray, size: int
+    ) -> csr_array | None:
         """Entry `out[k]` of the result depends on what entry `inn[k]` depends on."""
         if entry.deps is None:
             return None
-        shape = (size, entry.deps.shape[0])
+        shape = (size, len(entry.deps.indptr) - 1)
         return _matrix(out.reshape(-1), inn.reshape(-1), shape) @ entry.deps
 
-    def everything(self, eqn: Any, ins: Sequence[Entry]) -> list[Any]:
+    def everything(self, eqn: Equation, ins: Sequence[Entry]) -> Found:
         """Every output entry depends on all that any input depends on."""
         found = [e.deps.indices for e in ins if e.deps is not None]
         if not found:
             return [None] * len(eqn.outvars)
         columns, outs = np.unique(np.concatenate(found)), []
         for var in eqn.outvars:
-            n = var.aval.size
+            n = aval_of(var).size
             _check_count(n * len(columns))
             rows = np.repeat(np.arange(n), len(columns))
             outs.append(_matrix(rows, np.tile(columns, n), (n, self.width)))
         return outs
 
-    def spread(self, ins: Sequence[Entry], eqn: Any) -> list[Any]:
+    def spread(self, ins: Sequence[Entry], eqn: Equation) -> Found:
         """The dependences of the operands, each broadcast to the shape of the result."""
-        out, spread = eqn.outvars[0].aval, []
+        out, spread = aval_of(eqn.outvars[0]), []
         for e, v in zip(ins, eqn.invars, strict=True):
-            if e.deps is None or v.aval.shape == out.shape:
+            if e.deps is None or aval_of(v).shape == out.shape:
                 spread.append(e.deps)
             else:
-                places = np.broadcast_to(_ids(v.aval), out.shape)
+                places = np.broadcast_to(_ids(aval_of(v)), out.shape)
                 spread.append(e.deps[places.reshape(-1)])
         return spread
 
-    def moved(self, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+    def moved(self, eqn: Equation, ins: list[Entry]) -> Found | None:
         """Rows put in other places, if it is known where."""
         data, index = split_operands(eqn.primitive.name, ins)
-        avals, _ = split_operands(eqn.primitive.name, [v.aval for v in eqn.invars])
+        avals, _ = split_operands(eqn.primitive.name, [aval_of(v) for v in eqn.invars])
         places = [e.value for e in index if e.value is not None]
         if len(places) < len(index):
             return None
         start = np.concatenate([[0], np.cumsum([a.size for a in avals])])
         ids = [start[k] + _ids(a) for k, a in enumerate(avals)]
-        return [self.take(data, avals, out) for out in move(eqn, ids, places)]
+        return [*(self.take(data, avals, out) for out in move(eqn, ids, places))]
 
     # -- programs inside
 
-    def _inner(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+    def _inner(self, eqn: Equation, ins: list[Entry]) -> list[Entry]:
         program = next((eqn.params[k] for k in _INNER_PARAMS if k in eqn.params), None)
         if program is None:
             return [Entry(deps) for deps in self.everything(eqn, ins)]
@@ -203,8 +214,8 @@ class _Walk:
         finally:
             self.keep = before
 
-    def _branches(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
-        programs = eqn.params.get("branches", eqn.params.get("programs"))
+    def _branches(self, eqn: Equation, ins: list[Entry]) -> list[Entry]:
+        programs = eqn.params["branches" if "branches" in eqn.params else "programs"]
         index, *args = ins
         if index.value is not None and index.value.ndim == 0:
             programs = [programs[np.clip(int(index.value), 0, len(programs) - 1)]]
@@ -213,7 +224,7 @@ class _Walk:
             return results[0]
         return [Entry(self.union([e.deps for e in same])) for same in zip(*results, strict=True)]
 
-    def _scan(self, eqn: Any, ins: list[Entry]) -> list[Entry]:
+    def _scan(self, eqn: Equation, ins: list[Entry]) -> list[Entry]:
         p = eqn.params
         jaxpr, inner = _open(p["jaxpr"])
         length, (n_consts, n_carry) = p["length"], scan_sizes(eqn)
@@ -223,32 +234,32 @@ class _Walk:
         xs = list(zip(ins[n_consts + n_carry :], eqn.invars[n_consts + n_carry :], strict=True))
         stacked: list = [None] * length
         for k in reversed(range(length)) if p["reverse"] else range(length):
-            now = [self._slice(e, v.aval, k) for e, v in xs]
+            now = [self._slice(e, aval_of(v), k) for e, v in xs]
             out = self.run(jaxpr, inner, [*consts, *carry, *now])
             carry, stacked[k] = out[:n_carry], out[n_carry:]
         ys = []
         for j, var in enumerate(eqn.outvars[n_carry:]):
             rows = [row[j] for row in stacked]
-            avals = [jax.ShapeDtypeStruct(var.aval.shape[1:], var.aval.dtype)] * length
-            ys.append(Entry(self.take(rows, avals, np.arange(var.aval.size))))
+            avals = [jax.ShapeDtypeStruct(aval_of(var).shape[1:], aval_of(var).dtype)] * length
+            ys.append(Entry(self.take(rows, avals, np.arange(aval_of(var).size))))
         return [*carry, *ys]
 
-    def _slice(self, entry: Entry, aval: Any, k: int) -> Entry:
+    def _slice(self, entry: Entry, aval: Aval, k: int) -> Entry:
         value = None if entry.value is None else entry.value[k]
         if entry.deps is None:
             return Entry(value=value)
         return Entry(entry.deps[_ids(aval)[k].reshape(-1)], value)
 
 
-def _open(program: Any) -> tuple[Any, list[Entry]]:
+def _open(program: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, list[Entry]]:
     if isinstance(program, jex.ClosedJaxpr):
         return program.jaxpr, [Entry(value=_concrete(c)) for c in program.consts]
     return program, []
 
 
-def _product(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any]:
+def _product(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found:
     """Without the entries that are multiplied by a known zero."""
-    out, kept = eqn.outvars[0].aval, []
+    out, kept = aval_of(eqn.outvars[0]), []
     for deps, other in zip(walk.spread(ins, eqn), reversed(ins), strict=True):
         if deps is not None and other.value is not None and not np.all(other.value):
             zero = np.broadcast_to(other.value == 0, out.shape)
@@ -257,18 +268,18 @@ def _product(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any]:
     return [walk.union(kept)]
 
 
-def _contraction(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+def _contraction(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found | None:
     """`dot_general`: sums over pairs, without those that have a known zero."""
     (contract, batch), sides = eqn.params["dimension_numbers"], []
     for v, c, b in zip(eqn.invars, contract, batch, strict=True):
-        free = [d for d in range(v.aval.ndim) if d not in (*c, *b)]
-        shape = [int(np.prod([v.aval.shape[d] for d in dims])) for dims in (b, free, c)]
-        sides.append(_ids(v.aval).transpose(*b, *free, *c).reshape(shape))
+        free = [d for d in range(aval_of(v).ndim) if d not in (*c, *b)]
+        shape = [int(np.prod([aval_of(v).shape[d] for d in dims])) for dims in (b, free, c)]
+        sides.append(_ids(aval_of(v)).transpose(*b, *free, *c).reshape(shape))
     left, right = sides[0][:, :, None, :], sides[1][:, None, :, :]
     shape = np.broadcast_shapes(left.shape, right.shape)
     if np.prod(shape) > MAX_PAIRS:
         return None
-    size = eqn.outvars[0].aval.size
+    size = aval_of(eqn.outvars[0]).size
     result = np.broadcast_to(np.arange(size).reshape(shape[:-1])[..., None], shape)
     found = []
     for entry, mine, other, yours in zip(ins, (left, right), ins[::-1], (right, left), strict=True):
@@ -279,17 +290,17 @@ def _contraction(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
     return [walk.union(found)]
 
 
-def _reduction(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any]:
+def _reduction(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found:
     """Each entry depends on those it was reduced from."""
-    inn, out = eqn.invars[0].aval, eqn.outvars[0].aval
+    inn, out = aval_of(eqn.invars[0]), aval_of(eqn.outvars[0])
     shape = [1 if d in eqn.params["axes"] else n for d, n in enumerate(inn.shape)]
     result = np.broadcast_to(_ids(out).reshape(shape), inn.shape)
     return [walk.sum_over(ins[0], result, _ids(inn), out.size)]
 
 
-def _running(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+def _running(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found | None:
     """Each entry depends on those before it along the axis (after it, in reverse)."""
-    aval, axis = eqn.outvars[0].aval, eqn.params["axis"]
+    aval, axis = aval_of(eqn.outvars[0]), eqn.params["axis"]
     n = aval.shape[axis]
     if aval.size * n > MAX_PAIRS:
         return None
@@ -298,12 +309,12 @@ def _running(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
     return [walk.sum_over(ins[0], lines[:, last], lines[:, first], aval.size)]
 
 
-def _scatter(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+def _scatter(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found | None:
     """Updates land in known places; `scatter` replaces what was there."""
     operand, indices, updates = ins
     if indices.value is None or indices.deps is not None:
         return None
-    target = eqn.invars[0].aval
+    target = aval_of(eqn.invars[0])
     places = scatter_places(eqn, indices.value).reshape(-1)
     inside = np.flatnonzero(places >= 0)
     landed = walk.sum_over(updates, places[inside], inside, target.size)
@@ -315,13 +326,13 @@ def _scatter(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
     return [walk.union([kept, landed])]
 
 
-def _convolution(walk: _Walk, eqn: Any, ins: list[Entry]) -> list[Any] | None:
+def _convolution(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found | None:
     """One entry of the kernel at a time, on entry numbers."""
-    (image, kernel), (inn, weights) = ins, (v.aval for v in eqn.invars)
+    (image, kernel), (inn, weights) = ins, map(aval_of, eqn.invars)
     if kernel.deps is not None or weights.size > 64:
         return None
     active = np.ones(weights.size) if kernel.value is None else kernel.value.reshape(-1)
-    size, rows, cols = eqn.outvars[0].aval.size, [], []
+    size, rows, cols = aval_of(eqn.outvars[0]).size, [], []
     params = {**eqn.params, "preferred_element_type": None}
     for k in np.flatnonzero(active):
         one = np.zeros(weights.size)
@@ -366,7 +377,12 @@ _ELEMENTWISE = {
 }  # fmt: skip
 
 
-def pattern(fn: Callable, avals: Sequence[Any], wrt: Sequence[int], known: Any = None) -> Any:
+def pattern(
+    fn: Callable[..., Sequence[Array]],
+    avals: Sequence[jax.ShapeDtypeStruct],
+    wrt: Sequence[int],
+    known: dict[int, Any] | None = None,
+) -> Any:
     """Where the Jacobian of `fn(*leaves) -> list of leaves` can be nonzero: a boolean CSR matrix.
 
     Rows are all entries of the outputs, columns all entries of the inputs `wrt`, in order. It holds

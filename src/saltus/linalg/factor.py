@@ -10,26 +10,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.extras import available
+from ..base.types import Array, Matrix, Scalar, Tree
 from .banded import Banded
-from .dense import Inverse, Lapack, eliminate, invert, invert_semidefinite
+from .dense import Factored, Inverse, Lapack, eliminate, invert, invert_semidefinite
 from .klu import Sparse
 from .pattern import Pattern, take
 from .primitives import inverse
+from .structure import Structure
 from .vectors import Layout, Vec, times
 
-WRITTEN_OUT = 9  # up to this size elimination on scalars is written out
-INVERTED = 64  # up to this size an inverse is formed in plain operations; beyond, LAPACK
+# Rows of scalars for very small systems, else a matrix, or the entries of a structure.
+Jacobian: TypeAlias = tuple[Vec, ...] | Array
+STRUCTURES: tuple[type[Structure], ...] = (Banded, Sparse)  # the first that suits a pattern is used
+MAX_ELIMINATED = 9  # unknowns, up to which elimination on scalars is written out
+MAX_INVERTED = 64  # unknowns, up to which an inverse is formed in plain operations; beyond, LAPACK
 
 
-def jacobian(fn: Callable[[Vec], Vec], at: Vec, structure: Any = None) -> Any:
+def jacobian(fn: Callable[[Vec], Vec], at: Vec, structure: Structure | None = None) -> Jacobian:
     """The Jacobian of a vector function: rows of scalars, an array (rows, columns), or the entries
     of a structure."""
     if structure is not None:
@@ -38,7 +42,7 @@ def jacobian(fn: Callable[[Vec], Vec], at: Vec, structure: Any = None) -> Any:
         columns = []
         for j in range(len(at)):  # one entry at a time, so that zeros stay symbolic
 
-            def along(v: Any, j: int = j) -> Vec:
+            def along(v: Scalar, j: int = j) -> Vec:
                 return fn((*at[:j], v, *at[j + 1 :]))
 
             columns.append(jax.jvp(along, (at[j],), (jnp.ones_like(at[j]),))[1])
@@ -50,7 +54,7 @@ def jacobian(fn: Callable[[Vec], Vec], at: Vec, structure: Any = None) -> Any:
     return columns[0].T if columns[0].ndim == 2 else columns[0][None]
 
 
-def dense(matrix: Any) -> Any:
+def dense(matrix: Jacobian) -> Matrix:
     """A Jacobian as one array (rows, columns)."""
     if not isinstance(matrix, tuple):
         return matrix
@@ -58,19 +62,27 @@ def dense(matrix: Any) -> Any:
     return out if out.ndim == 2 else out[0].T
 
 
-def with_columns(layout: Layout, jac: Any, scale: Vec) -> Any:
+def with_columns(layout: Layout, jac: Jacobian, scale: Vec) -> Jacobian:
     """A Jacobian with its columns multiplied."""
     if layout.structure is not None:
-        return jac * take(scale[0], layout.structure.pattern.cols)
+        return _array(jac) * take(scale[0], layout.structure.pattern.cols)
     if layout.scalar:
         return tuple(times(row, scale) for row in jac)
-    return jac * scale[0][None, :]
+    return _array(jac) * scale[0][None, :]
 
 
-def factor_shifted(layout: Layout, jac: Any, mass: np.ndarray, shift: Any) -> Any:
+def _array(jac: Jacobian) -> Array:
+    """A Jacobian that is an array: with a structure, or with more than a few unknowns."""
+    assert not isinstance(jac, tuple)
+    return jac
+
+
+def factor_shifted(
+    layout: Layout, jac: Jacobian, mass: np.ndarray, shift: Scalar | float
+) -> Factored:
     """Factors of `shift * M - J` for a diagonal `M` of zeros and ones."""
     if layout.structure is not None:
-        return Structured(layout.structure.factor(jac, mass, shift), layout.structure, 1)
+        return Structured(layout.structure.factor(_array(jac), mass, shift), layout.structure, 1)
     if layout.scalar:
         n = layout.size
         return eliminate(
@@ -79,35 +91,42 @@ def factor_shifted(layout: Layout, jac: Any, mass: np.ndarray, shift: Any) -> An
                 for i in range(n)
             )
         )
-    return factor(shift * jnp.diag(jnp.asarray(mass)) - jac)
+    return factor(shift * jnp.diag(jnp.asarray(mass)) - _array(jac))
 
 
 def factor_stages(
-    layout: Layout, jacs: list, mass: np.ndarray, a: np.ndarray, h: Any, compact: bool = False
-) -> Any:
+    layout: Layout,
+    jacs: Sequence[Jacobian],
+    mass: np.ndarray,
+    a: np.ndarray,
+    h: Scalar,
+    compact: bool = False,
+) -> Factored:
     """Factors of a collocation step: `M - h a_ij M J_j` and `-J_i` in algebraic rows (M42).
 
     `compact` prefers a short program to a fast one.
     """
     s = len(jacs)
     if layout.structure is not None:
-        made = layout.structure.factor_stages(jnp.stack(jacs), mass, a, h)
+        made = layout.structure.factor_stages(jnp.stack([*map(_array, jacs)]), mass, a, h)
         return Structured(made, layout.structure, s)
     if layout.scalar:
         matrix = _scalar_stages(jacs, mass, a, h)
-        if compact or s * layout.size > WRITTEN_OUT:
+        if compact or s * layout.size > MAX_ELIMINATED:
             return Inverse(invert(dense(matrix)))
         return eliminate(matrix)
-    m = jnp.asarray(mass)[:, None]
+    m, whole = jnp.asarray(mass)[:, None], [*map(_array, jacs)]
     blocks = []
     for i in range(s):
-        row = [-float(a[i, j]) * h * (m * jacs[j]) for j in range(s)]
-        row[i] = row[i] + jnp.diag(m[:, 0]) - (1.0 - m) * jacs[i]
+        row = [-float(a[i, j]) * h * (m * whole[j]) for j in range(s)]
+        row[i] = row[i] + jnp.diag(m[:, 0]) - (1.0 - m) * whole[i]
         blocks.append(jnp.concatenate(row, axis=1))
     return factor(jnp.concatenate(blocks, axis=0))
 
 
-def _scalar_stages(jacs: list, mass: np.ndarray, a: np.ndarray, h: Any) -> tuple:
+def _scalar_stages(
+    jacs: Sequence[Jacobian], mass: np.ndarray, a: np.ndarray, h: Scalar
+) -> tuple[Vec, ...]:
     n, s = len(mass), len(jacs)
     rows = []
     for i in range(s):
@@ -124,7 +143,7 @@ def _scalar_stages(jacs: list, mass: np.ndarray, a: np.ndarray, h: Any) -> tuple
     return tuple(rows)
 
 
-def solve_stages(factors: Any, rhs: list[Vec]) -> list[Vec]:
+def solve_stages(factors: Factored, rhs: list[Vec]) -> list[Vec]:
     """Solve a whole collocation step: one vector for each stage."""
     n = len(rhs[0])
     if jnp.ndim(rhs[0][0]):
@@ -135,36 +154,36 @@ def solve_stages(factors: Any, rhs: list[Vec]) -> list[Vec]:
     return [tuple(flat[n * i : n * (i + 1)]) for i in range(len(rhs))]
 
 
-def factor(matrix: Any) -> Any:
+def factor(matrix: Jacobian) -> Factored:
     """What `solve` needs of a square matrix; NaN in it if the matrix is singular."""
     if isinstance(matrix, tuple):
         return eliminate(matrix)
-    if matrix.shape[0] <= INVERTED:
+    if matrix.shape[0] <= MAX_INVERTED:
         return Inverse(invert(matrix))
     scale = 1.0 / jnp.max(jnp.abs(matrix), axis=1)
     lu, pivots = jax.scipy.linalg.lu_factor(matrix * scale[:, None])
     return Lapack(lu, pivots, scale)
 
 
-def factor_jacobian(layout: Layout | None, jac: Any) -> Any:
+def factor_jacobian(layout: Layout | None, jac: Jacobian) -> Factored:
     """Factors of a Jacobian as `jacobian` gives it."""
     if layout is None or layout.structure is None:
         return factor(jac)
-    made = layout.structure.factor(-jac, np.zeros(layout.size), 0.0)
+    made = layout.structure.factor(-_array(jac), np.zeros(layout.size), 0.0)
     return Structured(made, layout.structure, 1)
 
 
-def solve(factors: Any, rhs: Vec) -> Vec:
+def solve(factors: Factored, rhs: Vec) -> Vec:
     """`A^-1 rhs`."""
     return factors.solve(rhs)
 
 
-def conditioning(factors: Any) -> Any:
+def conditioning(factors: Factored) -> Scalar:
     """The ratio of the smallest to the largest pivot: small where the matrix is near singular."""
     return factors.ratio()
 
 
-def pseudo_inverse(matrix: Any) -> Any:
+def pseudo_inverse(matrix: Matrix) -> Matrix:
     """Of a symmetric positive semidefinite matrix: the inverse of its regular part, with all
     derivatives. Rows that depend on others count as zero."""
     return inverse(invert_semidefinite, matrix)
@@ -177,8 +196,10 @@ def pseudo_inverse(matrix: Any) -> Any:
 )
 @dataclasses.dataclass
 class Structured:
-    factors: Any
-    structure: Any
+    """A matrix that was factored in a structure: of one Jacobian, or of the stages of a step."""
+
+    factors: Tree
+    structure: Structure
     stages: int
 
     def solve(self, rhs: Vec) -> Vec:
@@ -187,15 +208,12 @@ class Structured:
         wide = jnp.reshape(rhs[0], (self.stages, -1))
         return (jnp.reshape(self.structure.solve_stages(self.factors, wide), (-1,)),)
 
-    def ratio(self) -> Any:
-        if not isinstance(self.structure, Banded):
-            return jnp.ones(())
-        size = jnp.abs(self.factors.inverse)
-        return jnp.min(size) / jnp.max(size)
+    def ratio(self) -> Scalar:
+        return self.structure.ratio(self.factors)
 
 
 @functools.lru_cache(maxsize=64)
-def structure_of(pattern: Pattern | None) -> Any:
+def structure_of(pattern: Pattern | None) -> Structure | None:
     """How a Jacobian of this pattern is best factored; `None` for a dense one.
 
     A band wins over a dense matrix when it is narrow; KLU (if installed) when no order of the
@@ -203,8 +221,4 @@ def structure_of(pattern: Pattern | None) -> Any:
     """
     if pattern is None:
         return None
-    if pattern.bandwidth[0] <= 100 and 4 * (sum(pattern.bandwidth) + 1) <= pattern.size:
-        return Banded(pattern)
-    if pattern.size >= 200 and 20 * pattern.count <= pattern.size**2 and available("klujax"):
-        return Sparse(pattern)
-    return None
+    return next((kind(pattern) for kind in STRUCTURES if kind.suits(pattern)), None)

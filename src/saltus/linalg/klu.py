@@ -9,7 +9,7 @@ for networks much earlier. It runs on CPUs only, and an exactly singular matrix 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,34 +17,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.extras import need
+from ..base.extras import available, need
+from ..base.types import Array, HostArray, Matrix, Scalar, Vector
 from .pattern import Pattern, take
 from .primitives import linear
+from .structure import Structure
+
+MIN_SIZE = 200  # unknowns, below which a dense matrix is as fast
 
 
 @dataclass(frozen=True)
-class Sparse:
-    """The same as `Banded`, for any pattern."""
+class Sparse(Structure):
+    """A structure for any pattern of which most entries are zero."""
 
-    pattern: Pattern
+    @staticmethod
+    def suits(pattern: Pattern) -> bool:
+        few = 20 * pattern.count <= pattern.size**2
+        return pattern.size >= MIN_SIZE and few and available("klujax")
 
-    def values(self, fn: Callable, y: Any) -> Any:
-        """The entries of the Jacobian of `fn`, vector to vector, at `y`."""
-        return self.pattern.values(fn, y)
-
-    def factor(self, values: Any, mass: np.ndarray, shift: Any) -> Any:
+    def factor(self, values: Vector, mass: HostArray, shift: Scalar | float) -> Vector:
         r"""The entries of $s M - J$; a complex shift $s$ makes them complex."""
         whole, source, diagonal = _with_diagonal(self.pattern)
         entries = take(jnp.concatenate([values, jnp.zeros((1,), values.dtype)]), source)
         masses = np.where(diagonal, np.asarray(mass)[whole.rows], 0.0)
         return jnp.asarray(masses, values.dtype) * shift - entries
 
-    def solve(self, factors: Any, vector: Any) -> Any:
-        r"""$(s M - J)^{-1} b$ for a vector [size]."""
+    def solve(self, factors: Vector, vector: Vector) -> Vector:
         return _solve(_with_diagonal(self.pattern)[0], factors, vector)
 
-    def factor_stages(self, values: Any, mass: np.ndarray, a: np.ndarray, h: Any) -> Any:
-        """The entries of the matrix of a whole collocation step; see `Banded.factor_stages`."""
+    def factor_stages(self, values: Array, mass: HostArray, a: HostArray, h: Scalar) -> Vector:
+        """The entries of the matrix of a whole collocation step."""
         whole, source, diagonal = _with_diagonal(self.pattern)
         stages, m = len(a), np.asarray(mass, values.dtype)[whole.rows]
         nothing = jnp.zeros((1,), values.dtype)
@@ -56,12 +58,14 @@ class Sparse:
         ]
         return take(jnp.concatenate(entries), _stages(self.pattern, stages)[1])
 
-    def solve_stages(self, factors: Any, vectors: Any) -> Any:
-        """The solution [stages, size] of a whole step for right hand sides [stages, size]."""
+    def solve_stages(self, factors: Vector, vectors: Matrix) -> Matrix:
         return _solve(_stages(self.pattern, vectors.shape[0])[0], factors, vectors)
 
+    def ratio(self, factors: Vector) -> Scalar:
+        return jnp.ones(())  # KLU keeps its pivots to itself
 
-def _solve(pattern: Pattern, factors: Any, vector: Any) -> Any:
+
+def _solve(pattern: Pattern, factors: Vector, vector: Array) -> Array:
     _library()
     vector = vector.astype(jnp.result_type(vector, factors))
     ahead, back = _Klu(pattern, False), _Klu(pattern, True)
@@ -73,7 +77,7 @@ class _Klu:
     pattern: Pattern
     transposed: bool
 
-    def __call__(self, entries: Any, vector: Any) -> list[Any]:
+    def __call__(self, entries: Vector, vector: Array) -> list[Array]:
         dtype = jnp.result_type(entries, vector, jnp.float64)  # KLU knows double precision only
         kind = "c128" if jnp.issubdtype(dtype, jnp.complexfloating) else "f64"
         name = f"{'t' if self.transposed else ''}solve_with_symbol_{kind}"
@@ -85,7 +89,7 @@ class _Klu:
 
 
 @functools.cache
-def _library() -> Any:
+def _library() -> types.ModuleType:
     """klujax, without its habit of making the CPU the default for everything else."""
     platform = jax.config.read("jax_platform_name")
     library = need("klujax", "sparse", "A sparse factorisation of a matrix that has no narrow band")

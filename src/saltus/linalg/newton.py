@@ -9,14 +9,16 @@ import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, frozen
+from ..base.types import Flag, Scalar
+from .dense import Factored
 from .factor import Vec, factor_jacobian, jacobian, solve
 from .vectors import Layout, add, mean_square
 
 EPS = float(jnp.finfo(jnp.float64).eps)
-ROUNDING = 1e-12  # of what they are measured by: steps that may be rounding
+ROUNDING_STEP = 1e-12  # a step this small, relative to what it is measured by, may be rounding
 
 
-def _lazily(asked: Any, answer: Callable[[], Any]) -> Any:
+def _lazily(asked: Flag, answer: Callable[[], Any]) -> Flag:
     """`asked & answer()`, computed only where it is asked (over lanes: where any lane asks)."""
 
     def once(state: tuple) -> tuple:
@@ -27,10 +29,10 @@ def _lazily(asked: Any, answer: Callable[[], Any]) -> Any:
 
 class Root(NamedTuple):
     value: Vec
-    found: Any
+    found: Flag
 
 
-def attach(residual: Callable[[Vec], Vec], root: Vec, factors: Any, degree: int) -> Vec:
+def attach(residual: Callable[[Vec], Vec], root: Vec, factors: Factored, degree: int) -> Vec:
     """A root with its first `degree` derivatives (M38).
 
     Chord-Newton from the root held constant: each repetition makes one more derivative exact, and
@@ -73,7 +75,7 @@ def newton(
 
     structure = None if layout is None else layout.structure
 
-    def rounded(y: Vec, new: Vec, factors: Any, step: Vec) -> Any:
+    def rounded(y: Vec, new: Vec, factors: Factored, step: Vec) -> Flag:
         """Whether a step that does not help is one of rounding.
 
         The Jacobian is the same at both of its ends, so that it had to help; and it is as short as
@@ -86,10 +88,10 @@ def newton(
         within = turned <= 1e-3 * size(step)
         for s, v, u in zip(step, reach, y, strict=True):
             own = jnp.sum(jnp.abs(v), axis=0) + jnp.abs(u)
-            within = within & jnp.all(jnp.abs(s) <= ROUNDING * own)
+            within = within & jnp.all(jnp.abs(s) <= ROUNDING_STEP * own)
         return within
 
-    def size(v: Vec) -> Any:
+    def size(v: Vec) -> Scalar:
         return jnp.sqrt(mean_square(v))
 
     def iterate(state: tuple) -> tuple:
@@ -115,7 +117,7 @@ def newton(
         lost = ~jnp.isfinite(size(step)) | (damping < 1e-8)
         return k + 1, y, r, damping, settled, lost
 
-    def going(state: tuple) -> Any:
+    def going(state: tuple) -> Flag:
         k, _, _, _, settled, lost = state
         return (k < limit) & ~settled & ~lost
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ..base.types import Array, Matrix, Vector
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Pattern:
         return np.frombuffer(self.data, np.int32)[self.count :]
 
     @property
-    def matrix(self) -> Any:
+    def matrix(self) -> csr_array:
         return _matrix(self)
 
     @property
@@ -70,7 +75,7 @@ class Pattern:
         """How many diagonals there are below and above the main one, in that order."""
         return _bandwidth(self, self.order)
 
-    def values(self, fn: Callable, y: Any) -> Any:
+    def values(self, fn: Callable, y: Vector) -> Vector:
         """The entries [count] of the Jacobian of `fn`, vector to vector, at `y`."""
         colours = self.colours
         seeds = jnp.asarray(colours.seeds(), y.dtype)
@@ -83,11 +88,11 @@ class Pattern:
             places = colours.group[self.cols] * self.size + self.rows
         return take(compressed.reshape(-1), places)
 
-    def dense(self, values: Any) -> Any:
+    def dense(self, values: Array) -> Matrix:
         """The matrix [size, size] of the values [count]."""
         return jnp.zeros((self.size, self.size), values.dtype).at[self.rows, self.cols].set(values)
 
-    def multiply(self, values: Any, vector: Any) -> Any:
+    def multiply(self, values: Array, vector: Vector) -> Vector:
         """The matrix times a vector."""
         wide, nothing = _by_rows(self), jnp.zeros((1,), values.dtype)
         entries = take(jnp.concatenate([values, nothing]), wide)
@@ -95,14 +100,14 @@ class Pattern:
         return jnp.sum(entries * take(vector, columns), 1)
 
 
-def missing(pattern: Pattern, fn: Callable, y: Any) -> tuple[int, int, float] | None:
+def missing(pattern: Pattern, fn: Callable, y: Vector) -> tuple[int, int, float] | None:
     """An entry of the Jacobian of `fn` at `y` that a pattern leaves out: row, column, value.
 
     Seen by a product with a random vector, so it costs little where the pattern is right."""
     direction = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.5, pattern.size), y.dtype)
 
     @jax.jit
-    def products(y: Any) -> tuple[Any, Any, Any]:
+    def products(y: Vector) -> tuple[Any, Any, Any]:
         exact = jax.jvp(fn, (y,), (direction,))[1]
         values = pattern.values(fn, y)
         room = pattern.multiply(jnp.abs(values), direction)
@@ -135,13 +140,13 @@ class Colours:
         return (self.group == np.arange(self.count)[:, None]).astype(float)
 
 
-def take(values: Any, places: np.ndarray) -> Any:
+def take(values: Array, places: np.ndarray) -> Array:
     """`values[places]` with places known to be inside."""
     return values.at[places].get(mode="promise_in_bounds")
 
 
 @functools.lru_cache(maxsize=64)
-def _matrix(pattern: Pattern) -> Any:
+def _matrix(pattern: Pattern) -> csr_array:
     from scipy.sparse import csr_array
 
     entries = np.ones(pattern.count, bool), (pattern.rows, pattern.cols)
@@ -161,7 +166,7 @@ def _colours(pattern: Pattern) -> Colours:
     return best
 
 
-def _greedy(matrix: Any) -> np.ndarray:
+def _greedy(matrix: csr_array) -> np.ndarray:
     """The first group that is free among the columns with which a column shares a row.
 
     In natural order (right for bands) and by number of neighbours; the better of the two.

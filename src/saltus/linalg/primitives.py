@@ -9,7 +9,7 @@ number of times, in any nesting: the rules bind the same primitives again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 from jax import core
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
-from ..base.control_flow import always_compiled
-from ..base.kernel import one_kernel
+from ..base.kernel import always_compiled, register
+from ..base.types import Array, Aval, Matrix, Tangent
 
 Program = Callable[..., list[Any]]
-SMALL = 1024  # terms of a product of matrices that is written out
+MAX_TERMS = 1024  # of a product of matrices that is written out
 
 
 @dataclass(frozen=True)
@@ -33,66 +33,51 @@ class _Mapped:
     program: Program
     axes: tuple[int | None, ...]
 
-    def __call__(self, *args: Any) -> list[Any]:
+    def __call__(self, *args: Array) -> list[Array]:
         return jax.vmap(self.program, in_axes=self.axes)(*args)
 
 
-def _mapped(program: Program, dims: Any) -> Program:
+def _mapped(program: Program, dims: Sequence[int | None]) -> Program:
     axes = tuple(None if d is None else 0 for d in dims)
     return program if all(a is None for a in axes) else _Mapped(program, axes)
 
 
-def _to_front(args: Any, dims: Any) -> list[Any]:
+def _to_front(args: Sequence[Array], dims: Sequence[int | None]) -> list[Array]:
     return [a if d is None else jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
 
 
-def _lower(primitive: Primitive, kernel: bool) -> None:
-    def plain(*args: Any, program: Program, **_: Any) -> list[Any]:
-        return program(*args)
-
-    def cpu(*args: Any, program: Program, **_: Any) -> list[Any]:
-        return one_kernel(program, "cpu")(*args)
-
-    mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=True))
-    if kernel:
-        mlir.register_lowering(
-            primitive, mlir.lower_fun(cpu, multiple_results=True), platform="cpu"
-        )
+def _run(*args: Array, program: Program, **_: Any) -> list[Array]:
+    return program(*args)
 
 
 run_p = Primitive("saltus_run")
 run_p.multiple_results = True
 
 
-def run(program: Program, *args: Any) -> list[Any]:
+def run(program: Program, *args: Array) -> list[Array]:
     """`program(*args)` as one kernel."""
     return run_p.bind(*args, program=program)
 
 
-@functools.partial(always_compiled, static_argnames=["program"])
-def _run_eagerly(*args: Any, program: Program) -> list[Any]:
-    return run_p.bind(*args, program=program)
-
-
-def _run_batch(args: Any, dims: Any, *, program: Program) -> tuple:
+def _run_batch(
+    args: Sequence[Array], dims: Sequence[int | None], *, program: Program
+) -> tuple[list[Array], list[int]]:
     out = run_p.bind(*_to_front(args, dims), program=_mapped(program, dims))
     return out, [0] * len(out)
 
 
-def _run_jvp(primals: Any, tangents: Any, *, program: Program) -> tuple:
+def _run_jvp(
+    primals: Sequence[Array], tangents: Sequence[Tangent], *, program: Program
+) -> tuple[list[Array], list[Array]]:
     return jax.jvp(program, tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
 
 
-def _abstract(*avals: Any, program: Program, **_: Any) -> list[Any]:
+def _abstract(*avals: Aval, program: Program, **_: Any) -> list[Aval]:
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
     return [core.ShapedArray(s.shape, s.dtype) for s in jax.eval_shape(program, *shapes)]
 
 
-run_p.def_impl(_run_eagerly)
-run_p.def_abstract_eval(_abstract)
-batching.primitive_batchers[run_p] = _run_batch
-ad.primitive_jvps[run_p] = _run_jvp
-_lower(run_p, kernel=True)
+register(run_p, _run, _abstract, batch=_run_batch, jvp=_run_jvp, kernel=True, in_kernels=True)
 
 
 def _linear_primitive(name: str, kernel: bool) -> Primitive:
@@ -101,13 +86,15 @@ def _linear_primitive(name: str, kernel: bool) -> Primitive:
     solve_p.multiple_results = True
 
     @functools.partial(always_compiled, static_argnames=["program", "back"])
-    def eagerly(*args: Any, program: Program, back: Program) -> list[Any]:
+    def eagerly(*args: Array, program: Program, back: Program) -> list[Array]:
         return solve_p.bind(*args, program=program, back=back)
 
-    def abstract(*avals: Any, program: Program, back: Program) -> list[Any]:
+    def abstract(*avals: Aval, program: Program, back: Program) -> list[Aval]:
         return [core.ShapedArray(avals[-1].shape, avals[-1].dtype)]
 
-    def batch(args: Any, dims: Any, *, program: Program, back: Program) -> tuple:
+    def batch(
+        args: Sequence[Array], dims: Sequence[int | None], *, program: Program, back: Program
+    ) -> tuple[list[Array], list[int]]:
         args = _to_front(args, dims)
         if dims[-1] is None:
             size = next(a.shape[0] for a, d in zip(args, dims, strict=True) if d is not None)
@@ -116,7 +103,9 @@ def _linear_primitive(name: str, kernel: bool) -> Primitive:
         out = solve_p.bind(*args, program=_mapped(program, dims), back=_mapped(back, dims))
         return out, [0]
 
-    def jvp(primals: Any, tangents: Any, *, program: Program, back: Program) -> tuple:
+    def jvp(
+        primals: Sequence[Array], tangents: Sequence[Tangent], *, program: Program, back: Program
+    ) -> tuple[list[Array], list[Array]]:
         *fixed, change = tangents
         if not all(isinstance(t, ad.Zero) for t in fixed):
             return jax.jvp(program, tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
@@ -124,19 +113,20 @@ def _linear_primitive(name: str, kernel: bool) -> Primitive:
         change = ad.instantiate_zeros(change)
         return out, solve_p.bind(*primals[:-1], change, program=program, back=back)
 
-    def transpose(cotangents: Any, *args: Any, program: Program, back: Program) -> list[Any]:
+    def transpose(
+        cotangents: Sequence[Tangent], *args: Array, program: Program, back: Program
+    ) -> list[Array | None]:
         (ct,) = cotangents
         nothing = [None] * (len(args) - 1)
         if isinstance(ct, ad.Zero):
             return [*nothing, None]
         return [*nothing, *solve_p.bind(*args[:-1], ct, program=back, back=program)]
 
-    solve_p.def_impl(eagerly)
-    solve_p.def_abstract_eval(abstract)
-    batching.primitive_batchers[solve_p] = batch
-    ad.primitive_jvps[solve_p] = jvp
-    ad.primitive_transposes[solve_p] = transpose
-    _lower(solve_p, kernel)
+    impl = None if kernel else eagerly
+    register(
+        solve_p, _run, abstract, batch=batch, jvp=jvp, transpose=transpose, impl=impl,
+        kernel=kernel, in_kernels=kernel,
+    )  # fmt: skip
     return solve_p
 
 
@@ -145,8 +135,12 @@ _outside_p = _linear_primitive("saltus_solve_outside", kernel=False)
 
 
 def linear(
-    program: Program, back: Program, constants: Any, vector: Any, outside: bool = False
-) -> Any:
+    program: Program,
+    back: Program,
+    constants: Iterable[Array],
+    vector: Array,
+    outside: bool = False,
+) -> Array:
     r"""$A^{-1} b$ from `program(*constants, b)`, linear in `b`, with `back` as its transpose.
 
     `outside`: the programs call a library, which no kernel can hold.
@@ -158,7 +152,7 @@ def linear(
 inverse_p = Primitive("saltus_inverse")
 
 
-def inverse(program: Callable, matrix: Any) -> Any:
+def inverse(program: Callable, matrix: Matrix) -> Matrix:
     r"""$X = A^{-1}$ from `program(A)`, differentiated by $dX = -X\,dA\,X$.
 
     That is also right for $X$ that inverts a block of $A$ and is zero elsewhere.
@@ -167,23 +161,27 @@ def inverse(program: Callable, matrix: Any) -> Any:
 
 
 @functools.partial(always_compiled, static_argnames=["program"])
-def _invert_eagerly(matrix: Any, program: Callable) -> Any:
+def _invert_eagerly(matrix: Matrix, program: Callable) -> Matrix:
     return inverse_p.bind(matrix, program=program)
 
 
-def _inverse_batch(args: Any, dims: Any, *, program: Callable) -> tuple:
+def _inverse_batch(
+    args: Sequence[Array], dims: Sequence[int | None], *, program: Callable
+) -> tuple[Array, int]:
     return inverse_p.bind(*_to_front(args, dims), program=_Many(program)), 0
 
 
-def _inverse_jvp(primals: Any, tangents: Any, *, program: Callable) -> tuple:
+def _inverse_jvp(
+    primals: Sequence[Array], tangents: Sequence[Tangent], *, program: Callable
+) -> tuple[Matrix, Matrix]:
     made = inverse_p.bind(*primals, program=program)
     change = ad.instantiate_zeros(tangents[0])
     return made, -_times(_times(made, change), made)
 
 
-def _times(a: Any, b: Any) -> Any:
+def _times(a: Matrix, b: Matrix) -> Matrix:
     """A product of matrices; small ones written out, for one kernel."""
-    if a.shape[-1] ** 3 > SMALL:
+    if a.shape[-1] ** 3 > MAX_TERMS:
         return a @ b
     return jnp.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
 
@@ -194,14 +192,16 @@ class _Many:
 
     program: Callable
 
-    def __call__(self, matrices: Any) -> Any:
+    def __call__(self, matrices: Array) -> Array:
         return jax.vmap(self.program)(matrices)
 
 
-inverse_p.def_impl(_invert_eagerly)
-inverse_p.def_abstract_eval(lambda a, program: core.ShapedArray(a.shape, a.dtype))
-batching.primitive_batchers[inverse_p] = _inverse_batch
-ad.primitive_jvps[inverse_p] = _inverse_jvp
-mlir.register_lowering(
-    inverse_p, mlir.lower_fun(lambda a, program: program(a), multiple_results=False)
+register(
+    inverse_p,
+    lambda a, program: program(a),
+    lambda a, program: core.ShapedArray(a.shape, a.dtype),
+    batch=_inverse_batch,
+    jvp=_inverse_jvp,
+    impl=_invert_eagerly,
+    in_kernels=True,
 )

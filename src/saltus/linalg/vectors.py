@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves, Shapes, blank, float_shapes
+from ..base.types import Array, Scalar
+from .structure import Structure
 
-Vec = tuple[Any, ...]
-SCALARS = 4  # up to this size a vector is a tuple of scalars
+Vec: TypeAlias = tuple[Array, ...]  # one array, or scalars
+MAX_SCALARS = 4  # entries, up to which a vector is a tuple of scalars
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Layout:
     """How leaves of these shapes are packed into a vector."""
 
     shapes: tuple[tuple[int, ...], ...]
-    structure: Any = None  # of a large sparse Jacobian: Banded or Sparse
+    structure: Structure | None = None  # of a large sparse Jacobian
 
     @property
     def sizes(self) -> list[int]:
@@ -32,7 +34,7 @@ class Layout:
 
     @property
     def scalar(self) -> bool:
-        return self.size <= SCALARS
+        return self.size <= MAX_SCALARS
 
     @property
     def packed(self) -> Shapes:
@@ -90,8 +92,8 @@ def times(a: Vec, b: Vec) -> Vec:
     return tuple(u * v for u, v in zip(a, b, strict=True))
 
 
-def mean_square(v: Vec) -> Any:
+def mean_square(v: Vec) -> Scalar:
     """The mean of squares over all entries (moduli of complex ones)."""
     size = sum(int(np.prod(jnp.shape(e))) for e in v)
-    total = sum(jnp.sum(jnp.square(e)) if jnp.ndim(e) else jnp.square(e) for e in v)
+    total: Any = sum(jnp.sum(jnp.square(e)) if jnp.ndim(e) else jnp.square(e) for e in v)
     return total / max(size, 1)

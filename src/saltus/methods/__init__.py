@@ -1,9 +1,11 @@
 """One step of each method: stages, error, next length."""
 
+from .explicit_methods import Dopri5, Dopri8, Tsit5
 from .method import Method
 from .radau import Radau5
-from .rodas import Rodas5P
-from .runge_kutta import Dopri5, Dopri8, Explicit, Tsit5
+from .rosenbrock import Rosenbrock
+from .rosenbrock_methods import Rodas5P
+from .runge_kutta import Explicit
 
 __all__ = [
     "METHODS",
@@ -13,6 +15,7 @@ __all__ = [
     "Method",
     "Radau5",
     "Rodas5P",
+    "Rosenbrock",
     "Tsit5",
     "default",
 ]
@@ -24,5 +27,5 @@ METHODS: dict[str, type[Method]] = {
 
 
 def default(constrained: bool) -> Method:
-    """What `solve` takes by itself: an explicit method, an implicit one for algebraic equations."""
+    """The method of a `solve` without one: explicit, or implicit where there are constraints."""
     return Radau5() if constrained else Tsit5()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import frozen
+from ..base.types import Scalar
+from ..linalg.dense import Factored
 from ..linalg.factor import Vec, factor_stages, jacobian, solve_stages
 from ..linalg.vectors import add, mean_square, times
 from ..model.model import At
 from .stages import Field
 
-CHORDS = 12  # iterations of a step over another length than the recorded one
+MAX_CHORD_ITERATIONS = 12  # of a step over another length than the recorded one
 
 
 class Collocation(NamedTuple):
@@ -26,7 +28,7 @@ class Collocation(NamedTuple):
     field: Field
     a: np.ndarray
     c: np.ndarray
-    h: Any
+    h: Scalar
 
     def residual(self, stages: list[Vec]) -> list[Vec]:
         """Differential rows `X_i - x - h sum_j a_ij f_j`, algebraic rows `-g_i`."""
@@ -43,7 +45,7 @@ class Collocation(NamedTuple):
             out.append(add((1.0, times(mass, moved)), (1.0, times(rest, values[i]))))
         return out
 
-    def factors(self, stages: list[Vec], compact: bool = False) -> Any:
+    def factors(self, stages: list[Vec], compact: bool = False) -> Factored:
         """The factorised Jacobian of the residual at these stages, without derivatives."""
         field, h = frozen((self.field.at, self.field.par)), frozen(self.h)
         calm = Field(self.field.model, field[1], field[0])
@@ -81,7 +83,9 @@ class Collocation(NamedTuple):
             return k + 1, new, done, size
 
         first = (jnp.zeros((), jnp.int32), guess, jnp.zeros((), bool), jnp.full((), jnp.inf))
-        return frozen(jax.lax.while_loop(lambda s: (s[0] < CHORDS) & ~s[2], iterate, first)[1])
+        return frozen(
+            jax.lax.while_loop(lambda s: (s[0] < MAX_CHORD_ITERATIONS) & ~s[2], iterate, first)[1]
+        )
 
     def end(self, stages: list[Vec]) -> At:
         """The state at the last stage, with the integrals."""

@@ -7,45 +7,50 @@ the step size changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from ..base.types import Flag, Scalar, Tree
+from ..linalg.dense import Factored
+from ..linalg.factor import Jacobian
 from ..linalg.vectors import Layout
 
-LARGE = 40  # unknowns from which keeping pays
-SLOW = 1e-3  # a contraction above which the Jacobian is renewed
+MAX_UNKNOWNS_TO_RENEW = 40  # beyond, keeping the Jacobian pays
+MAX_CONTRACTION_TO_KEEP = 1e-3  # per iteration; beyond, the Jacobian is renewed
+
+Factoring: TypeAlias = Callable[[Jacobian, Scalar], tuple[Factored, Factored]]
 
 
 class Kept(NamedTuple):
-    jac: Any
-    factors: Any
-    h: Any  # the step size of the factors; 0: none
-    stale: Any  # the Jacobian belongs to an earlier start
-    renew: Any  # it must be evaluated before the next attempt
-    slow: Any  # the last iteration converged slowly
+    """A Jacobian and its factors, and what is known of their age."""
+
+    jac: Jacobian
+    factors: Tree  # of the real and of the complex system
+    h: Scalar  # the step size of the factors; 0: none
+    stale: Flag  # the Jacobian belongs to an earlier start
+    renew: Flag  # it must be evaluated before the next attempt
+    slow: Flag  # the last iteration converged slowly
 
 
 def worthwhile(layout: Layout) -> bool:
-    return layout.size > LARGE
+    return layout.size > MAX_UNKNOWNS_TO_RENEW
 
 
-def nothing_kept(layout: Layout, factors: Callable[[Any, Any], Any]) -> Kept:
-    """Before the first attempt."""
+def nothing_kept(layout: Layout, factors: Factoring) -> Kept:
+    """What is kept before the first attempt: the right shapes, and nothing to use."""
     n = layout.size
     shape = (n, n) if layout.structure is None else (layout.structure.pattern.count,)
     jac = jnp.zeros(shape)
     made = jax.eval_shape(factors, jac, jax.ShapeDtypeStruct((), jnp.float64))
     blank = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), made)
     no = jnp.zeros((), bool)
-    return Kept(jac, blank, jnp.zeros(()), no, ~no, no)
+    return Kept(jac=jac, factors=blank, h=jnp.zeros(()), stale=no, renew=~no, slow=no)
 
 
-def renewed(
-    kept: Kept, h: Any, jacobian: Callable[[], Any], factors: Callable[[Any, Any], Any]
-) -> Kept:
-    """With a Jacobian and factors that can be used for a step of length `h`."""
+def renewed(kept: Kept, h: Scalar, jacobian: Callable[[], Jacobian], factors: Factoring) -> Kept:
+    """A Jacobian and factors for a step of length `h`: those that were kept, or new ones."""
     jac = jax.lax.cond(kept.renew, jacobian, lambda: kept.jac)
     fits = ~kept.renew & (kept.h == h)
     made = jax.lax.cond(fits, lambda: kept.factors, lambda: factors(jac, h))
@@ -55,16 +60,16 @@ def renewed(
     )
 
 
-def judged(kept: Kept, converged: Any, rate: Any) -> Kept:
-    """After an attempt: a failure with an old Jacobian asks for a new one."""
-    return kept._replace(renew=~converged & kept.stale, slow=rate > SLOW)
+def judged(kept: Kept, converged: Flag, rate: Scalar) -> Kept:
+    """What is kept after an attempt: one that failed with an old Jacobian asks for a new one."""
+    return kept._replace(renew=~converged & kept.stale, slow=rate > MAX_CONTRACTION_TO_KEEP)
 
 
 def moved(kept: Kept) -> Kept:
-    """After an accepted step."""
+    """What is kept after an accepted step: the Jacobian now belongs to an earlier state."""
     return kept._replace(stale=jnp.ones_like(kept.stale), renew=kept.slow)
 
 
-def steadier(factor: Any) -> Any:
-    """A small increase of the step is not worth new factors."""
+def steadier(factor: Scalar) -> Scalar:
+    """The factor of a step length without small increases, which are not worth new factors."""
     return jnp.where((factor >= 1.0) & (factor <= 1.2), 1.0, factor)

@@ -7,22 +7,24 @@ Jacobian, and differences of the slope at some times. What is stiff is damped, a
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves
+from ..base.types import Scalar, Vector, Whole
 from ..model.algebraic_states import attached
 from ..model.model import At, Model, Par
-from .tangent_error import OFF, Tangent, Way, begun, flat, gentle, unflat, way
+from .tangent_error import Phase, Tangent, Way, begun, flat, gentle, unflat, way
 
-STIFF = 5  # powers of `w` in an error: what is stiff follows the rest, and has none of its own
-AGO = 64  # steps for which a tangent has travelled that is needed where nothing jumps
+STIFF_POWERS = 5  # of `w` in an error: what is stiff follows the rest, and adds no error
+SETTLING_STEPS = 64  # that a tangent has behind it if it is first needed between jumps
 
 
 class Leading(NamedTuple):
@@ -35,7 +37,7 @@ class Leading(NamedTuple):
 class Damping(NamedTuple):
     """The map `w = (1 - gamma h J)^-1` of flat vectors, of which implicit methods are made."""
 
-    apply: Callable[[Any], Any]
+    apply: Callable[[Vector], Vector]
     gamma: float
 
 
@@ -46,10 +48,10 @@ class Line(NamedTuple):
     par: Par
     at: At
     end: At
-    h: Any
+    h: Scalar
     push: Way
 
-    def moves(self, u: Any, place: Any, part: Any) -> Any:
+    def moves(self, u: Vector, place: Scalar, part: Scalar) -> Vector:
         """`h (f_x u + part f_p v)` at a `place` of the step, 0 to 1."""
         model, par, at = self.model, self.par, self.at
         along = lambda a, b: tuple(
@@ -59,7 +61,7 @@ class Line(NamedTuple):
         z = along(at.z, self.end.z)
         rest, tau = model.held_of(at), at.tau + place * self.h
 
-        def flow(moving: Leaves, rest: Leaves, theta: Leaves) -> Any:
+        def flow(moving: Leaves, rest: Leaves, theta: Leaves) -> Vector:
             there = par._replace(theta=theta)
             here = model.with_moving(model.with_held(at, rest), moving, tau=tau, z=z)
             return flat(model.flow(attached(model, here, there, 1), there))
@@ -71,10 +73,10 @@ class Line(NamedTuple):
 class Explored(NamedTuple):
     """What was found of the linearised flow along a step."""
 
-    power: Any  # (h J)^(d-1) h u'; of implicit methods h u'
-    end: Any  # the tangent at the end, as a Taylor sum; of implicit methods h u' there
-    change: Any  # h^d times the derivatives of the slope in time
-    part: Any  # of the push
+    power: Vector  # (h J)^(d-1) h u'; of implicit methods h u'
+    end: Vector  # the tangent at the end, as a Taylor sum; of implicit methods h u' there
+    change: Vector  # h^d times the derivatives of the slope in time
+    part: Scalar  # of the push
 
 
 def travelled(
@@ -82,17 +84,17 @@ def travelled(
     par: Par,
     at: At,
     ahead: At,
-    h: Any,
+    h: Scalar,
     tangent: Tangent,
-    sizes: Any,
+    sizes: Vector,
     leading: Leading,
     damping: Damping | None,
-) -> tuple[Any, Any, Any, Any]:
+) -> tuple[Vector, Vector, Vector, Scalar]:
     """A tangent at both ends of a step, the error that the method makes on it, and its push."""
     line = Line(model, par, at, ahead, h, way(model, at, par))
     u = begun(tangent, sizes)
     if damping is not None:
-        count = jnp.where(tangent.phase == OFF, AGO, 0)
+        count = jnp.where(tangent.phase == Phase.OFF, SETTLING_STEPS, 0)
         u = jax.lax.fori_loop(0, count, lambda _, v: _bounded(_settled(damping, v), v), u)
     found = _explored(line, tangent, u, sizes, leading.degree, damping is None)
     if damping is not None:
@@ -101,31 +103,38 @@ def travelled(
 
 
 def _explored(
-    line: Line, tangent: Tangent, u: Any, sizes: Any, degree: int, powers: bool
+    line: Line, tangent: Tangent, u: Vector, sizes: Vector, degree: int, powers: bool
 ) -> Explored:
     """One loop for all products, so that a program contains the linearised flow once."""
     table = _tables(degree, powers)
     kinds, places, sums, differences = (jnp.asarray(v) for v in table)
 
-    def one(i: Any, found: Explored) -> Explored:
+    def one(i: Whole, found: Explored) -> Explored:
         kind = kinds[i]
-        v = jnp.where(kind == ALONE, 0.0, jnp.where(kind == POWER, found.power, u))
-        part = jnp.where(kind == ALONE, 1.0, jnp.where(kind == POWER, 0.0, found.part))
+        v = jnp.where(kind == Product.ALONE, 0.0, jnp.where(kind == Product.POWER, found.power, u))
+        part = jnp.where(
+            kind == Product.ALONE, 1.0, jnp.where(kind == Product.POWER, 0.0, found.part)
+        )
         moved = line.moves(v, places[i], part)
         return Explored(
-            jnp.where((kind == FIRST) | (kind == POWER), moved, found.power),
-            found.end + sums[i] * moved,
-            found.change + differences[i] * moved,
-            jnp.where(kind == ALONE, gentle(tangent, moved, sizes), found.part),
+            power=jnp.where((kind == Product.FIRST) | (kind == Product.POWER), moved, found.power),
+            end=found.end + sums[i] * moved,
+            change=found.change + differences[i] * moved,
+            part=jnp.where(kind == Product.ALONE, gentle(tangent, moved, sizes), found.part),
         )
 
     none = jnp.zeros_like(u)
-    start = Explored(none, u if powers else none, none, jnp.ones(()))
+    start = Explored(power=none, end=u if powers else none, change=none, part=jnp.ones(()))
     return jax.lax.fori_loop(0, len(table[0]), one, start)
 
 
-# Products: of the push alone; of the tangent and its push; with the last one; along the step.
-ALONE, FIRST, POWER, SAMPLE = range(4)
+class Product(enum.IntEnum):
+    """What the Jacobian is multiplied with."""
+
+    ALONE = 0  # the push alone
+    FIRST = 1  # the tangent and its push
+    POWER = 2  # the last product
+    SAMPLE = 3  # the tangent and its push, at a place along the step
 
 
 @functools.cache
@@ -133,7 +142,7 @@ def _tables(degree: int, powers: bool) -> tuple[np.ndarray, ...]:
     """Kind and place of each product, and its weights in the end and in the differences."""
     n = degree - 1
     chain = n if powers else 0
-    kinds = [ALONE, FIRST] + [POWER] * chain + [SAMPLE] * degree
+    kinds = [Product.ALONE, Product.FIRST] + [Product.POWER] * chain + [Product.SAMPLE] * degree
     places = [0.0] * (2 + chain) + [j / n for j in range(degree)]
     taylor = [1 / math.factorial(j) for j in range(2, chain + 2)]
     samples = [1 / degree] * degree if powers else [0.0] * n + [1.0]
@@ -146,23 +155,23 @@ def _tables(degree: int, powers: bool) -> tuple[np.ndarray, ...]:
 # -- implicit methods -----------------------------------------------------------------------------
 
 
-def _damped(damping: Damping, u: Any, found: Explored, degree: int) -> Explored:
+def _damped(damping: Damping, u: Vector, found: Explored, degree: int) -> Explored:
     """`(h J w)^(d-1) w^s h u'`, a step of an L-stable map, and the change without what is stiff."""
     g, apply = damping.gamma, damping.apply
     _, b, c = _weights(g)
     step = _polynomial(damping, (g, g * (b + c), g * c), found.end)
 
-    def one(i: Any, both: tuple[Any, Any]) -> tuple[Any, Any]:
+    def one(i: Whole, both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
         p, d = both
         w = apply(p)
-        return jnp.where(i < STIFF, w, (w - p) / g), apply(d)
+        return jnp.where(i < STIFF_POWERS, w, (w - p) / g), apply(d)
 
     both = (found.power, found.change)
-    power, change = jax.lax.fori_loop(0, STIFF + degree - 1, one, both)
+    power, change = jax.lax.fori_loop(0, STIFF_POWERS + degree - 1, one, both)
     return found._replace(power=power, change=change, end=u + step)
 
 
-def _settled(damping: Damping, u: Any) -> Any:
+def _settled(damping: Damping, u: Vector) -> Vector:
     """A step of the same map without push: what decays within a few steps is gone."""
     return _polynomial(damping, _weights(damping.gamma), u)
 
@@ -173,17 +182,17 @@ def _weights(g: float) -> tuple[float, float, float]:
     return second, -first - 2 * second, 1 + first + second
 
 
-def _polynomial(damping: Damping, weights: tuple[float, ...], v: Any) -> Any:
+def _polynomial(damping: Damping, weights: tuple[float, ...], v: Vector) -> Vector:
     table = jnp.asarray(weights)
 
-    def one(i: Any, both: tuple[Any, Any]) -> tuple[Any, Any]:
+    def one(i: Whole, both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
         w = damping.apply(both[0])
         return w, both[1] + table[i] * w
 
     return jax.lax.fori_loop(0, len(weights), one, (v, jnp.zeros_like(v)))[1]
 
 
-def _bounded(new: Any, old: Any) -> Any:
+def _bounded(new: Vector, old: Vector) -> Vector:
     """A tangent that has not grown."""
     size, before = jnp.max(jnp.abs(new)), jnp.max(jnp.abs(old))
     return new * jnp.where(size > before, before / jnp.where(size > 0, size, 1.0), 1.0)

@@ -1,17 +1,13 @@
 """What a method is: numbers a user tunes, and a stepper the loop and the sweeps call.
 
 To write a method, subclass `Method` (tolerances, `control`, ...) with a `stepper` property, and
-give the stepper, a frozen and hashable object:
-
-- `attempt`: one step of the simulation, with error estimate and a look at its middle;
-- `row`: the same step as a smooth function of its start, with frozen length and what was recorded;
-- `redo`: a step of another length from the start of a row, and what `row` needs for it;
-- `reach`: the same as a smooth function, for values inside a row.
+`Stepper` for what that returns.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+import abc
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,11 +16,16 @@ import numpy as np
 
 from ..base.leaves import Leaves, Shapes
 from ..base.tracing import is_tracer
+from ..base.types import Array, Flag, Scalar, Tree, Whole
 from ..model.model import At, Model, Par
 from .linearised_flow import Damping, Leading
 from .step_control import PI, Fixed
 
-FINEST = 10 * float(np.finfo(np.float64).eps)  # relative tolerance
+if TYPE_CHECKING:
+    from ..simulate.primitive import Outcome
+    from ..simulate.record import Knobs, Spec
+
+FINEST_RTOL = 10 * float(np.finfo(np.float64).eps)
 
 
 class Trial(NamedTuple):
@@ -32,86 +33,118 @@ class Trial(NamedTuple):
 
     end: At  # algebraic states included
     k: Leaves  # the flow there
-    error: Any  # its scaled error
+    error: Scalar  # its scaled error
     middle: At  # state and slope half way
     k_middle: Leaves
     aux: Leaves  # recorded with the row, for `row` and `reach`
-    memory: Any  # for the next attempt
-    converged: Any  # whether the equations of the step were solved
-    evaluations: Any  # of the flow
-    retry: Any = False  # worth another attempt of the same length: the memory has changed
-    blind: Any = False  # its error says nothing about derivatives (tangent_error.py)
+    memory: Tree  # for the next attempt
+    converged: Flag  # whether the equations of the step were solved
+    evaluations: Whole  # of the flow
+    retry: Flag | bool = False  # worth another attempt of the same length: the memory has changed
+    blind: Flag | bool = False  # its error says nothing about derivatives (tangent_error.py)
 
 
 class Goal(NamedTuple):
     """The accuracy an attempt is asked for."""
 
-    rtol: Any
+    rtol: Scalar
     atol: Leaves  # of the moving leaves, then of the algebraic ones
     adaptive: bool  # fixed steps are solved as exactly as possible
 
 
-class Stepper(Protocol):
-    @property
-    def order(self) -> int: ...
+class Traits(NamedTuple):
+    """What is known of a method without taking a step."""
+
+    name: str
+    order: int  # of the solution
+    error_order: int  # the power of the step length in its error estimate
+    leading: Leading  # that estimate on a linear flow
+    shortest: float = 0.0  # the part of a row below which a Taylor polynomial is better than a step
+
+
+class Stepper(abc.ABC):
+    """One step of a method, for the loop that decides and for the sweeps that differentiate.
+
+    A stepper is frozen and hashable, since programs are compiled for it: a frozen dataclass. It has
+    its `traits` and four verbs, `attempt`, `row`, `redo` and `reach`; the rest has defaults for a
+    method that keeps nothing from one step to the next.
+
+    `h` and `length` are signed: negative backward in time. `at` is where a row starts, `k` the flow
+    there. Derivatives are taken of `row` and `reach` only, up to the order `degree`, with respect
+    to `at`, `par` and `h`; both have to be finite and smooth at `h = 0`. What is found by iteration
+    is found without derivatives, which are then attached (`model.algebraic_states.attached`).
+    """
 
     @property
-    def error_order(self) -> int: ...
+    @abc.abstractmethod
+    def traits(self) -> Traits:
+        """Its name and its orders."""
+
+    @abc.abstractmethod
+    def attempt(
+        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Scalar, memory: Tree
+    ) -> Trial:
+        """One step of the simulation, with its error estimate and the state in its middle."""
+
+    @abc.abstractmethod
+    def row(self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, degree: int) -> At:
+        """The end of a recorded step as a smooth function of its start, `aux` as recorded."""
+
+    @abc.abstractmethod
+    def redo(
+        self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar
+    ) -> tuple[At, Leaves]:
+        """A step of length `h` from the start of a row of this `length`, and the `aux` it has."""
+
+    @abc.abstractmethod
+    def reach(
+        self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar, degree: int
+    ) -> At:
+        """The end of such a step as a smooth function: values inside a row."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        return self.traits.name
+
+    @property
+    def order(self) -> int:
+        return self.traits.order
+
+    @property
+    def error_order(self) -> int:
+        return self.traits.error_order
 
     @property
     def shortest(self) -> float:
-        """Steps shorter than this part of a row are better replaced by a Taylor polynomial."""
-        ...
-
-    def light(self, model: Model) -> bool:
-        """Whether a step is so little work that many of them are best done side by side."""
-        ...
-
-    def steady(self, model: Model) -> bool:
-        """Whether small increases of the step size should be left out."""
-        ...
-
-    def memory(self, model: Model) -> Any:
-        """What an attempt hands to the next, before the first one."""
-        ...
+        return self.traits.shortest
 
     def aux(self, model: Model) -> Shapes:
-        """The shapes of what an attempt records."""
-        ...
-
-    def attempt(
-        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Any, memory: Any
-    ) -> Trial: ...
-
-    @property
-    def leading(self) -> Leading:
-        """Its error estimate on a linear flow."""
-        ...
-
-    def damping(self, model: Model, par: Par, at: At, h: Any) -> Damping | None:
-        """What damps stiff components in a step, of implicit methods."""
-        ...
-
-    def accepted(self, memory: Any) -> Any:
-        """The memory once the loop has moved to the end of the step."""
-        ...
-
-    def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At: ...
-
-    def redo(
-        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
-    ) -> tuple[At, Leaves]: ...
-
-    def reach(
-        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
-    ) -> At: ...
+        """The shapes of what an attempt records with its row."""
+        return ()
 
     def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
         """What `reach` may use for the second half of a row."""
-        ...
+        return aux
+
+    def memory(self, model: Model) -> Tree:
+        """What an attempt hands to the next one, before the first."""
+        return ()
+
+    def accepted(self, memory: Tree) -> Tree:
+        """The memory once the loop has moved to the end of the step."""
+        return memory
+
+    def light(self, model: Model) -> bool:
+        """Whether a step is so little work that many of them are best done side by side."""
+        return False
+
+    def steady(self, model: Model) -> bool:
+        """Whether small increases of the step length should be left out."""
+        return False
+
+    def damping(self, model: Model, par: Par, at: At, h: Scalar) -> Damping | None:
+        """What damps stiff components in a step, of implicit methods."""
+        return None
 
 
 class Method(eqx.Module):
@@ -123,16 +156,16 @@ class Method(eqx.Module):
     `first_step` and `max_step` bound the steps.
     """
 
-    rtol: Any = 1e-8
-    atol: Any = 1e-8
+    rtol: Array | float = 1e-8
+    atol: Tree = 1e-8  # a number, or a tree of them like the states
     control: PI | Fixed = PI()
-    first_step: Any = None
-    max_step: Any = float("inf")
+    first_step: Array | float | None = None
+    max_step: Array | float = float("inf")
 
     highest_index = 1  # of the equations it can treat
     external = False  # whether it has a `simulate` of its own, outside of JAX
 
-    def __check_init__(self):
+    def __check_init__(self) -> None:
         who = type(self).__name__
         if not isinstance(self.control, PI | Fixed):
             raise TypeError(
@@ -149,19 +182,19 @@ class Method(eqx.Module):
                     raise ValueError(f"{who}: {name} is {v}, expected a number above 0.")
 
     @property
-    def stepper(self) -> Any:
+    def stepper(self) -> Stepper:
         raise NotImplementedError
 
-    def simulate(self, spec: Any, at: At, par: Par, knobs: Any) -> Any:
+    def simulate(self, spec: Spec, at: At, par: Par, knobs: Knobs) -> Outcome:
         """The steps and events of an `external` method."""
         raise NotImplementedError
 
-    def tolerance(self, rtol: Any) -> Any:
+    def tolerance(self, rtol: Scalar) -> Scalar:
         """The relative tolerance its error estimate is held to; `atol` is scaled alike."""
         return rtol
 
 
-def _known(what: str, value: Any) -> list[np.ndarray]:
+def _known(what: str, value: Tree) -> list[np.ndarray]:
     """The numbers in a setting that are known now: inside `jit` there may be none."""
     leaves = [v for v in jax.tree.leaves(value) if not is_tracer(v)]
     try:
@@ -170,8 +203,10 @@ def _known(what: str, value: Any) -> list[np.ndarray]:
         raise ValueError(f"{what} is {value!r}, expected a number.") from None
 
 
-def _check_tolerances(who: str, rtol: list, atol: list, adaptive: bool) -> None:
-    """Tolerances that are none, or that no step can meet."""
+def _check_tolerances(
+    who: str, rtol: list[np.ndarray], atol: list[np.ndarray], adaptive: bool
+) -> None:
+    """Raise an error for values that are not tolerances, or that no step can meet."""
     for name, values in (("rtol", rtol), ("atol", atol)):
         for v in values:
             if not (np.all(v >= 0) and np.all(np.isfinite(v))):
@@ -182,10 +217,10 @@ def _check_tolerances(who: str, rtol: list, atol: list, adaptive: bool) -> None:
                 f"{who}: rtol is {v}, so that no digit needs to be right. It is relative to the "
                 "states: write rtol=1e-6 for six digits."
             )
-        if np.any((v > 0) & (v < FINEST)):
+        if np.any((v > 0) & (v < FINEST_RTOL)):
             raise ValueError(
-                f"{who}: rtol is {v}, finer than float64 can be ({FINEST:.1e}). Write rtol=1e-14, "
-                "or rtol=0 to be held to atol alone."
+                f"{who}: rtol is {v}, finer than float64 can be ({FINEST_RTOL:.1e}). Write "
+                "rtol=1e-14, or rtol=0 to be held to atol alone."
             )
     if adaptive and rtol and atol and not any(np.any(v > 0) for v in (*rtol, *atol)):
         raise ValueError(
@@ -194,11 +229,13 @@ def _check_tolerances(who: str, rtol: list, atol: list, adaptive: bool) -> None:
         )
 
 
-def larger(a: Any, b: Any) -> Any:
+def larger(a: Array, b: Array) -> Array:
+    """The larger of two absolute values."""
     return jnp.maximum(jnp.abs(a), jnp.abs(b))
 
 
-def scales(goal: Goal, x0: Leaves, x1: Leaves, atol: Leaves) -> list:
+def scales(goal: Goal, x0: Leaves, x1: Leaves, atol: Leaves) -> list[Array]:
+    """What errors are measured by: `atol + rtol * max(|x0|, |x1|)`."""
     return [
         a + goal.rtol * jnp.maximum(jnp.abs(u), jnp.abs(v))
         for u, v, a in zip(x0, x1, atol, strict=True)

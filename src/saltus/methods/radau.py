@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves, Shapes, frozen
-from ..linalg.factor import Vec, factor_shifted, jacobian, solve
+from ..base.types import Flag, Scalar, Whole
+from ..linalg.dense import Factored
+from ..linalg.factor import Jacobian, Vec, factor_shifted, jacobian, solve
 from ..linalg.vectors import add, mean_square, times
 from ..model.algebraic_states import solved
 from ..model.model import At, Model, Par
@@ -23,7 +26,7 @@ from ..model.taylor import drift
 from . import jacobian_reuse
 from .collocation import Collocation
 from .linearised_flow import Damping, Leading
-from .method import Goal, Method, Trial, scales
+from .method import Goal, Method, Stepper, Traits, Trial, scales
 from .radau_polynomial import ROOT, C, lagrange, lagrange_slopes, quadrature
 from .stages import Field, damped, norm_of, unknowns
 from .tangent_error import blind
@@ -57,43 +60,38 @@ class Radau5(Method):
     def stepper(self) -> RadauStepper:
         return RadauStepper()
 
-    def tolerance(self, rtol: Any) -> Any:
+    def tolerance(self, rtol: Scalar) -> Scalar:
         # The estimate has order 3, the solution order 5.
         return 0.01 * rtol ** (2.0 / 3.0)
 
 
 class Memory(NamedTuple):
-    """The last collocation polynomial: increments at the stages, its length, and where we are."""
+    """The last collocation polynomial: its increments at the stages, and its length."""
 
     increments: tuple[Vec, ...]
-    length: Any
-    ahead: Any  # 1 once the loop has moved to the end of that step
-    kept: Any = ()  # Jacobian and factors of large systems
+    length: Scalar
+    ahead: Scalar  # 1 once the loop has moved to the end of that step
+    kept: jacobian_reuse.Kept | tuple[()] = ()  # Jacobian and factors of large systems
 
 
 class _Iterate(NamedTuple):
-    k: Any
+    k: Whole
     w: tuple[Vec, Vec, Vec]
-    size: Any
-    rate: Any
-    done: Any
-    lost: Any
+    size: Scalar
+    rate: Scalar
+    done: Flag
+    lost: Flag
 
 
-LIMIT = 10
-FINEST = 3e-12  # `tolerance` of a relative tolerance that stands for none
-LEADING = 4.58e-3  # times (h lambda)^4: the error estimate of a step on x' = lambda x
+MAX_NEWTON_ITERATIONS = 10
+TRAITS = Traits("Radau5", 5, error_order=4, leading=Leading(4, 4.58e-3), shortest=1e-6)
 
 
 @dataclasses.dataclass(frozen=True)
-class RadauStepper:
-    name: str = "Radau5"
-    order: int = 5
-    error_order: int = 4
-    shortest: float = 1e-6
-
-    def light(self, model: Model) -> bool:
-        return False
+class RadauStepper(Stepper):
+    @property
+    def traits(self) -> Traits:
+        return TRAITS
 
     def steady(self, model: Model) -> bool:
         return jacobian_reuse.worthwhile(unknowns(model))
@@ -102,7 +100,8 @@ class RadauStepper:
         layout = unknowns(model)
         zero = layout.zeros()
         kept = jacobian_reuse.nothing_kept(layout, _factors(model)) if self.steady(model) else ()
-        return Memory((zero, zero, zero), jnp.ones(()), jnp.zeros(()), kept)
+        inc = (zero, zero, zero)
+        return Memory(increments=inc, length=jnp.ones(()), ahead=jnp.zeros(()), kept=kept)
 
     def aux(self, model: Model) -> Shapes:
         return unknowns(model).packed * 3
@@ -112,13 +111,13 @@ class RadauStepper:
         return memory._replace(ahead=jnp.ones(()), kept=kept)
 
     def attempt(
-        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Any, memory: Memory
+        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Scalar, memory: Memory
     ) -> Trial:
         field = Field(model, par, at)
         y, mass = field.start(), field.mass()
         factors, kept = _factors(model), memory.kept
 
-        def jac() -> Any:
+        def jac() -> Jacobian:
             return jacobian(functools.partial(field.rhs, at.tau), y, field.layout.structure)
 
         if kept:
@@ -147,7 +146,7 @@ class RadauStepper:
         fresh = tuple(tuple(jnp.where(converged, v, 0.0) for v in vec) for vec in inc)
         retry = ~converged & kept.stale if kept else False
         kept = jacobian_reuse.judged(kept, converged, state.rate) if kept else ()
-        new = Memory(fresh, jnp.asarray(h), jnp.zeros(()), kept)
+        new = Memory(increments=fresh, length=jnp.asarray(h), ahead=jnp.zeros(()), kept=kept)
         count = 3 * state.k + 2
         ways = zip(*(field.layout.unpack(tuple(map(jnp.abs, v))) for v in inc), strict=True)
         moves = [sum(v) for v in ways][: model.nx]
@@ -156,14 +155,11 @@ class RadauStepper:
         lost = blind(model, moves, sizes)
         k_end = model.flow(end, par)
         return Trial(
-            end, k_end, error, middle, k_middle, aux, new, converged, count, retry, lost
+            end=end, k=k_end, error=error, middle=middle, k_middle=k_middle, aux=aux, memory=new,
+            converged=converged, evaluations=count, retry=retry, blind=lost,
         )  # fmt: skip
 
-    @property
-    def leading(self) -> Leading:
-        return Leading(4, LEADING)
-
-    def damping(self, model: Model, par: Par, at: At, h: Any) -> Damping:
+    def damping(self, model: Model, par: Par, at: At, h: Scalar) -> Damping:
         field = Field(model, par, at)
         jac = jacobian(functools.partial(field.rhs, at.tau), field.start(), field.layout.structure)
         factors = factor_shifted(field.layout, jac, field.mass_numbers(), REAL / h)
@@ -175,19 +171,19 @@ class RadauStepper:
         out = [add((1.0, y), *zip(lagrange(0.5 + 0.5 * float(c)), inc, strict=True)) for c in C]
         return tuple(v for vec in frozen(out) for v in vec)
 
-    def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
+    def row(self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, degree: int) -> At:
         field = Field(model, par, at)
         return Collocation(field, A, C, h).attached(_stages(aux), degree, compact=degree > 1)
 
     def redo(
-        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
+        self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar
     ) -> tuple[At, Leaves]:
         step = Collocation(Field(model, par, at), A, C, h)
         root = step.root(_guess(step.field, h, aux, length))
         return step.end(root), tuple(v for vec in root for v in vec)
 
     def reach(
-        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
+        self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar, degree: int
     ) -> At:
         """The step map over `h` where the row was of this `length`; a Taylor map if it is short."""
         size = jnp.abs(length)
@@ -207,7 +203,7 @@ class RadauStepper:
         return At(at.tau + h, w, at.i, z)
 
 
-def _guess(field: Field, h: Any, aux: Leaves, length: Any) -> list[Vec]:
+def _guess(field: Field, h: Scalar, aux: Leaves, length: Scalar) -> list[Vec]:
     """Stages of a step of length `h`, from the polynomial of one of another length."""
     y = frozen(field.start())
     inc = [add((1.0, s), (-1.0, y)) for s in frozen(_stages(aux))]
@@ -215,12 +211,12 @@ def _guess(field: Field, h: Any, aux: Leaves, length: Any) -> list[Vec]:
     return [add((1.0, y), *zip(lagrange(float(c) * ratio), inc, strict=True)) for c in C]
 
 
-def _factors(model: Model) -> Any:
+def _factors(model: Model) -> jacobian_reuse.Factoring:
     """The real and the complex factors of a step, as a function of Jacobian and length (M39)."""
     field = Field(model, None, None)  # type: ignore[arg-type]
     layout, numbers = field.layout, field.mass_numbers()
 
-    def made(jac: Any, h: Any) -> tuple:
+    def made(jac: Jacobian, h: Scalar) -> tuple[Factored, Factored]:
         real = factor_shifted(layout, jac, numbers, REAL / h)
         return real, factor_shifted(layout, jac, numbers, PAIR / h)
 
@@ -232,17 +228,17 @@ def _stages(aux: Leaves) -> list[Vec]:
     return [tuple(aux[n * i : n * (i + 1)]) for i in range(3)]
 
 
-def _untransformed(w: tuple[Vec, Vec, Vec]) -> list[Vec]:
+def _untransformed(w: tuple[Vec, ...]) -> list[Vec]:
     return [add(*[(float(T[i, j]), w[j]) for j in range(3)]) for i in range(3)]
 
 
-def _transformed(z: Any) -> tuple[Vec, Vec, Vec]:
+def _transformed(z: Sequence[Vec]) -> tuple[Vec, Vec, Vec]:
     rows = [add(*[(float(T_INV[i, j]), z[j]) for j in range(3)]) for i in range(3)]
     return rows[0], rows[1], rows[2]
 
 
-def _predicted(memory: Memory, h: Any) -> list[Vec]:
-    """Increments from the last polynomial, continued, or read at other places of the same step."""
+def _predicted(memory: Memory, h: Scalar) -> list[Vec]:
+    """Increments that the last polynomial predicts for the next step, or for another length."""
     ratio = h / memory.length
     base = [memory.ahead * v for v in lagrange(1.0)]
     out = []
@@ -253,32 +249,48 @@ def _predicted(memory: Memory, h: Any) -> list[Vec]:
     return out
 
 
+def _corrections(
+    field: Field,
+    h: Scalar,
+    y: Vec,
+    mass: Vec,
+    factors: tuple[Factored, Factored],
+    w: tuple[Vec, ...],
+) -> tuple[Vec, Vec, Vec]:
+    """One Newton correction of the transformed increments `w`: a real and a complex system."""
+    real, pair = factors
+    values = [
+        field.rhs(field.at.tau + float(c) * h, add((1.0, y), (1.0, v)), i + 1)
+        for i, (c, v) in enumerate(zip(C, _untransformed(w), strict=True))
+    ]
+    f = _transformed(values)
+    r0 = add((1.0, f[0]), (-REAL / h, times(mass, w[0])))
+    both = tuple(jax.lax.complex(a, b) for a, b in zip(w[1], w[2], strict=True))
+    fc = tuple(jax.lax.complex(a, b) for a, b in zip(f[1], f[2], strict=True))
+    rc = add((1.0, fc), (-PAIR / h, times(mass, both)))
+    d0, dc = solve(real, r0), solve(pair, rc)
+    return d0, tuple(v.real for v in dc), tuple(v.imag for v in dc)
+
+
 def _newton(
-    field: Any, goal: Goal, h: Any, y: Vec, mass: Vec, scale: Vec, factors: tuple, guess: Any
+    field: Field,
+    goal: Goal,
+    h: Scalar,
+    y: Vec,
+    mass: Vec,
+    scale: Vec,
+    factors: tuple[Factored, Factored],
+    guess: list[Vec],
 ) -> _Iterate:
     """Simplified Newton on the decoupled systems (M40)."""
-    real, pair = factors
-    tau = field.at.tau
     least = 1e-12 if not goal.adaptive else None
     floor = 1e-14 / goal.rtol  # corrections of this size are rounding
     wanted = jnp.maximum(10 * floor, jnp.minimum(3e-3, 0.1 * jnp.sqrt(goal.rtol)))
 
     def iterate(s: _Iterate) -> _Iterate:
-        z = _untransformed(s.w)
-        values = [
-            field.rhs(tau + float(c) * h, add((1.0, y), (1.0, v)), i + 1)
-            for i, (c, v) in enumerate(zip(C, z, strict=True))
-        ]
-        f = _transformed(values)
-        w0, w1, w2 = s.w
-        r0 = add((1.0, f[0]), (-REAL / h, times(mass, w0)))
-        both = tuple(jax.lax.complex(a, b) for a, b in zip(w1, w2, strict=True))
-        fc = tuple(jax.lax.complex(a, b) for a, b in zip(f[1], f[2], strict=True))
-        rc = add((1.0, fc), (-PAIR / h, times(mass, both)))
-        d0, dc = solve(real, r0), solve(pair, rc)
-        d1, d2 = tuple(v.real for v in dc), tuple(v.imag for v in dc)
+        change = _corrections(field, h, y, mass, factors, s.w)
         total = sum(
-            mean_square(tuple(a / b for a, b in zip(d, scale, strict=True))) for d in (d0, d1, d2)
+            mean_square(tuple(a / b for a, b in zip(d, scale, strict=True))) for d in change
         )
         size = jnp.sqrt(total / 3)
         rate = jnp.where(s.k > 0, size / s.size, s.rate)
@@ -286,26 +298,35 @@ def _newton(
         stuck = (s.k > 1) & (rate > 0.3) & (size <= 3e-3)  # at the rounding of the equations
         done = (size <= floor) | ((s.k > 0) & (bound <= wanted)) | stuck
         if least is not None:
-            done = (size == 0) | ((s.k > 0) & (size <= least / goal.rtol)) | (s.k >= LIMIT - 1)
+            done = (
+                (size == 0)
+                | ((s.k > 0) & (size <= least / goal.rtol))
+                | (s.k >= MAX_NEWTON_ITERATIONS - 1)
+            )
         lost = ~jnp.isfinite(size) | ((s.k > 1) & (rate > 1.0) & ~done & (least is None))
-        w = tuple(add((1.0, a), (1.0, b)) for a, b in zip(s.w, (d0, d1, d2), strict=True))
-        return _Iterate(s.k + 1, w, size, rate, done, lost)  # type: ignore[arg-type]
+        w = [add((1.0, a), (1.0, b)) for a, b in zip(s.w, change, strict=True)]
+        return _Iterate(k=s.k + 1, w=(w[0], w[1], w[2]), size=size, rate=rate, done=done, lost=lost)
 
-    def going(s: _Iterate) -> Any:
-        return ~s.done & ~s.lost & (s.k < LIMIT)
+    def going(s: _Iterate) -> Flag:
+        return ~s.done & ~s.lost & (s.k < MAX_NEWTON_ITERATIONS)
 
     no = jnp.zeros((), bool)
     first = _Iterate(
-        jnp.zeros((), jnp.int32), _transformed(guess), jnp.ones(()), jnp.ones(()), no, no
+        k=jnp.zeros((), jnp.int32),
+        w=_transformed(guess),
+        size=jnp.ones(()),
+        rate=jnp.ones(()),
+        done=no,
+        lost=no,
     )
     return jax.lax.while_loop(going, iterate, first)
 
 
 def _error(
-    field: Any, goal: Goal, h: Any, k: Leaves, y: Vec, mass: Vec, real: Any,
+    field: Field, goal: Goal, h: Scalar, k: Leaves, y: Vec, mass: Vec, real: Factored,
     inc: list[Vec], rates: list[Leaves], q_end: Leaves, scale: Vec,
-) -> Any:  # fmt: skip
-    """The scaled error of a step (M41): filtered, once more where it is too large."""
+) -> Scalar:  # fmt: skip
+    """The scaled error of a step (M41): filtered, and filtered again where it is too large."""
     model, at = field.model, field.at
     jump = times(mass, add(*[(float(e) / h, z) for e, z in zip(ERROR, inc, strict=True)]))
     zero = tuple(jnp.zeros_like(v) for v in at.z)
@@ -316,7 +337,7 @@ def _error(
     parts = list(zip(error, scale, strict=True))
     first = norm_of(parts)
 
-    def again() -> Any:
+    def again() -> Scalar:
         f = field.rhs(at.tau, add((1.0, y), (1.0, error)))
         second = solve(real, add((1.0, f), (1.0, jump)))
         return norm_of(list(zip(second, scale, strict=True)))
@@ -338,7 +359,7 @@ def _error(
 
 
 def _middle(
-    field: Field, h: Any, y: Vec, inc: list[Vec], q: Leaves, rates: list[Leaves]
+    field: Field, h: Scalar, y: Vec, inc: list[Vec], q: Leaves, rates: list[Leaves]
 ) -> tuple[At, Leaves]:
     """State and slope half way, from the collocation polynomial."""
     weights, slopes = lagrange(0.5), lagrange_slopes(0.5)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TypeVar
 
+import jax
 import numpy as np
 
 ROOT = np.sqrt(6.0)
 C = np.array([(4 - ROOT) / 10, (4 + ROOT) / 10, 1.0])
 NODES = np.array([0.0, *C])
+Fraction = TypeVar("Fraction", float, jax.Array)  # of a step
 
 
-def lagrange(s: Any) -> list:
+def lagrange(s: Fraction) -> list[Fraction]:
     """The three cubics that are 1 at one of the stages and 0 at the others and at 0."""
     out = []
     for i in (1, 2, 3):

@@ -5,22 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves, Shapes, combine, float_shapes, rms
+from ..base.types import Array, Scalar, Tree, Whole
 from ..model.algebraic_states import attached, determined, solved
 from ..model.model import At, Model, Par
-from . import tableaus
 from .linearised_flow import Leading
-from .method import Goal, Method, Trial, scales
+from .method import Goal, Method, Stepper, Traits, Trial, scales
 from .tableaus import Tableau
 from .tangent_error import blind
 
-Flow = Callable[[Any, Leaves], Leaves]
+Flow = Callable[[Scalar, Leaves], Leaves]
 
 
 class Explicit(Method):
@@ -35,55 +34,17 @@ class Explicit(Method):
         return ExplicitStepper(self.tableau)
 
 
-class Tsit5(Explicit):
-    """Tsitouras' order 5(4): the default for ordinary differential equations."""
-
-    @property
-    def tableau(self) -> Tableau:
-        return tableaus.tsit5()
-
-
-class Dopri5(Explicit):
-    """Dormand and Prince's order 5(4)."""
-
-    @property
-    def tableau(self) -> Tableau:
-        return tableaus.dopri5()
-
-
-class Dopri8(Explicit):
-    """Dormand and Prince's order 8(5, 3): for tight tolerances."""
-
-    @property
-    def tableau(self) -> Tableau:
-        return tableaus.dopri8()
-
-
 @dataclasses.dataclass(frozen=True)
-class ExplicitStepper:
+class ExplicitStepper(Stepper):
     tableau: Tableau
-    shortest: float = 0.0
 
     @property
-    def order(self) -> int:
-        return self.tableau.order
-
-    @property
-    def error_order(self) -> int:
-        return self.tableau.error_order
-
-    @property
-    def name(self) -> str:
-        return self.tableau.name
+    def traits(self) -> Traits:
+        tab = self.tableau
+        return Traits(tab.name, tab.order, tab.error_order, leading(tab))
 
     def light(self, model: Model) -> bool:
         return model.light
-
-    def steady(self, model: Model) -> bool:
-        return False
-
-    def memory(self, model: Model) -> tuple:
-        return ()
 
     def aux(self, model: Model) -> Shapes:
         """The algebraic states at all stages but the first and the last."""
@@ -91,11 +52,8 @@ class ExplicitStepper:
             return ()
         return float_shapes(model.constraint.shapes) * (self.tableau.stages - 2)
 
-    def accepted(self, memory: tuple) -> tuple:
-        return memory
-
     def attempt(
-        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Any, memory: tuple
+        self, model: Model, par: Par, goal: Goal, at: At, k: Leaves, h: Scalar, memory: Tree
     ) -> Trial:
         tab, m = self.tableau, model.moving
         seek = _Seeker(model, par, at)
@@ -113,36 +71,29 @@ class ExplicitStepper:
         count = jnp.full((), tab.stages - 1, jnp.int32)
         aux = tuple(v for z in inside for v in z)
         yes = jnp.ones((), bool)
-        return Trial(last, ks[-1], error, mid, k_mid, aux, (), yes, count, False, lost)
+        return Trial(
+            end=last, k=ks[-1], error=error, middle=mid, k_middle=k_mid, aux=aux, memory=(),
+            converged=yes, evaluations=count, blind=lost,
+        )  # fmt: skip
 
-    @property
-    def leading(self) -> Leading:
-        return leading(self.tableau)
-
-    def damping(self, model: Model, par: Par, at: At, h: Any) -> None:
-        return None
-
-    def halved(self, model: Model, at: At, aux: Leaves) -> Leaves:
-        return aux
-
-    def row(self, model: Model, par: Par, at: At, h: Any, aux: Leaves, degree: int) -> At:
+    def row(self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, degree: int) -> At:
         n = model.n_z
         known = [at.z, *(aux[k : k + n] for k in range(0, len(aux), n or 1))]
         return self._end(at, h, _Recorded(model, par, at, degree, known))
 
     def redo(
-        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any
+        self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar
     ) -> tuple[At, Leaves]:
         seek = _Seeker(model, par, at)
         end = self._end(at, h, seek)
         return end, tuple(v for z in seek.found[1:] for v in z)
 
     def reach(
-        self, model: Model, par: Par, at: At, h: Any, aux: Leaves, length: Any, degree: int
+        self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar, degree: int
     ) -> At:
         return self._end(at, h, _Seeker(model, par, at, degree))
 
-    def _end(self, at: At, h: Any, along: _Seeker) -> At:
+    def _end(self, at: At, h: Scalar, along: _Seeker) -> At:
         model = along.model
         x = model.moving_of(at)
         end = step(self.tableau, along.flow, at.tau, x, h, stage_maker(model))
@@ -150,13 +101,13 @@ class ExplicitStepper:
 
 
 class _Seeker:
-    """The flow as a function of time and moving leaves; z is found from where it was last."""
+    """The flow as a function of time and moving leaves; z is solved for, from its last value."""
 
     def __init__(self, model: Model, par: Par, at: At, degree: int = 0):
         self.model, self.par, self.at, self.degree = model, par, at, degree
         self.found: list[Leaves] = []
 
-    def flow(self, s: Any, moving: Leaves) -> Leaves:
+    def flow(self, s: Scalar, moving: Leaves) -> Leaves:
         model, par, at = self.model, self.par, self.at
         guess = self.found[-1] if self.found else at.z
         here = self.state(model.with_moving(at, moving, tau=s, z=guess))
@@ -185,7 +136,7 @@ def stage_maker(model: Model) -> Callable:
 
 
 def stages(
-    tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, known: list[Leaves], count: int
+    tab: Tableau, flow: Flow, t: Scalar, x: Leaves, h: Scalar, known: list[Leaves], count: int
 ) -> list[Leaves]:
     """The first `count` stages, some of them `known`."""
     ks = list(known)
@@ -195,7 +146,7 @@ def stages(
 
 
 def rolled_stages(
-    tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, known: list[Leaves], count: int
+    tab: Tableau, flow: Flow, t: Scalar, x: Leaves, h: Scalar, known: list[Leaves], count: int
 ) -> list[Leaves]:
     """The same in a loop, so that a program contains a long flow once."""
     full = np.zeros((tab.stages, tab.stages))
@@ -208,7 +159,7 @@ def rolled_stages(
         for i, (v, shape) in enumerate(zip(x, room, strict=True))
     )
 
-    def one(j: Any, ks: Leaves) -> Leaves:
+    def one(j: Whole, ks: Leaves) -> Leaves:
         row = jax.lax.dynamic_index_in_dim(a, j, keepdims=False)
         here = tuple(v + h * jnp.tensordot(row, k, 1) for v, k in zip(x, ks, strict=True))
         here = tuple(v.astype(old.dtype) for v, old in zip(here, x, strict=True))
@@ -220,20 +171,22 @@ def rolled_stages(
     return [tuple(k[j] for k in ks) for j in range(count)]
 
 
-def step(tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, make: Callable = stages) -> Leaves:
+def step(
+    tab: Tableau, flow: Flow, t: Scalar, x: Leaves, h: Scalar, make: Callable = stages
+) -> Leaves:
     """The step map (M3): `x + h sum b_i k_i`, finite and smooth at `h = 0`."""
     return combine(x, h, tab.b[:-1], make(tab, flow, t, x, h, [], tab.stages - 1))
 
 
 def full_step(
-    tab: Tableau, flow: Flow, t: Any, x: Leaves, h: Any, k1: Leaves, make: Callable = stages
+    tab: Tableau, flow: Flow, t: Scalar, x: Leaves, h: Scalar, k1: Leaves, make: Callable = stages
 ) -> tuple[Leaves, list[Leaves]]:
     """The end of the step and all stages; the last stage is the flow at the end."""
     ks = make(tab, flow, t, x, h, [k1], tab.stages)
     return combine(x, h, tab.b[:-1], ks[:-1]), ks
 
 
-def error_norm(tab: Tableau, sizes: Sequence[Any], h: Any, ks: Sequence[Leaves]) -> Any:
+def error_norm(tab: Tableau, sizes: Sequence[Array], h: Scalar, ks: Sequence[Leaves]) -> Scalar:
     """The scaled error of a step (M20)."""
     zero = tuple(jnp.zeros_like(k) for k in ks[0])
     norms = []
@@ -265,13 +218,13 @@ def leading(tab: Tableau) -> Leading:
     return Leading(2 * fifth.degree - third.degree, size)
 
 
-def _moves(h: Any, ks: Sequence[Leaves]) -> Leaves:
+def _moves(h: Scalar, ks: Sequence[Leaves]) -> Leaves:
     """How far each leaf moves."""
     some = zip(ks[0], ks[len(ks) // 2], ks[-1], strict=True)
     return tuple(jnp.abs(h) * (jnp.abs(a) + jnp.abs(b) + jnp.abs(c)) for a, b, c in some)
 
 
-def middle(tab: Tableau, x: Leaves, h: Any, ks: Sequence[Leaves]) -> tuple[Leaves, Leaves]:
+def middle(tab: Tableau, x: Leaves, h: Scalar, ks: Sequence[Leaves]) -> tuple[Leaves, Leaves]:
     """State and slope in the middle of the step, from its stages."""
     zero = tuple(jnp.zeros_like(leaf) for leaf in x)
     return combine(x, h, tab.mid, ks), combine(zero, 1.0, tab.mid_slope, ks)

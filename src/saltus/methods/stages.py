@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves
-from ..linalg.factor import Vec, dense, solve, structure_of
+from ..base.types import Array, Scalar, Vector
+from ..linalg.dense import Factored
+from ..linalg.factor import Jacobian, Vec, dense, solve, structure_of
 from ..linalg.vectors import Layout, add, times
 from ..model.model import At, Model, Par
 from .method import Goal
@@ -29,7 +31,7 @@ class Field(NamedTuple):
     def layout(self) -> Layout:
         return unknowns(self.model)
 
-    def state(self, tau: Any, y: Vec, q: Leaves | None = None) -> At:
+    def state(self, tau: Scalar, y: Vec, q: Leaves | None = None) -> At:
         model, at = self.model, self.at
         leaves = self.layout.unpack(y)
         x = tuple(v.astype(o.dtype) for v, o in zip(leaves[: model.nx], at.w, strict=False))
@@ -40,7 +42,7 @@ class Field(NamedTuple):
     def start(self) -> Vec:
         return self.layout.pack((*self.model.x_of(self.at), *self.at.z))
 
-    def both(self, tau: Any, y: Vec) -> tuple[Vec, Leaves]:
+    def both(self, tau: Scalar, y: Vec) -> tuple[Vec, Leaves]:
         """`(f, g)` packed, and the rates."""
         model = self.model
         here = self.state(tau, y)
@@ -48,7 +50,7 @@ class Field(NamedTuple):
         g = model.residuals(here, self.par) if model.constraint is not None else ()
         return self.rows.pack((*moving[: model.nx], *g)), moving[model.nx :]
 
-    def rhs(self, tau: Any, y: Vec, place: int = 0) -> Vec:
+    def rhs(self, tau: Scalar, y: Vec, place: int = 0) -> Vec:
         """`(f, g)`; the place is one of those at which a linearised field is linearised."""
         return self.both(tau, y)[0]
 
@@ -71,7 +73,7 @@ class Field(NamedTuple):
         n = self.model.nx
         return self.rows.weights([*[1.0] * n, *[0.0] * (len(self.rows.shapes) - n)])
 
-    def scale(self, goal: Goal, y: Vec, relax: Any = 1.0) -> Vec:
+    def scale(self, goal: Goal, y: Vec, relax: Scalar | float = 1.0) -> Vec:
         """`atol + rtol |y|`; divided by `relax` for z of index 2, whose error is of lower order."""
         model = self.model
         atol = (*goal.atol[: model.nx], *goal.atol[model.moving :])
@@ -83,11 +85,11 @@ class Field(NamedTuple):
         n = [1.0] * model.nx
         return times(out, self.layout.weights([*n, *[1.0 / relax] * model.n_z]))
 
-    def felt(self, scale: Vec, jac: Any, h: Any) -> Vec:
-        """The scale with multipliers measured by what they do to x, wherever they are near zero.
+    def felt(self, scale: Vec, jac: Jacobian, h: Scalar) -> Vec:
+        """The scale, with multipliers near zero measured by their effect on x.
 
-        An error e of a multiplier moves x by `h f_z e`. One that moves it by a hundredth of what
-        x is allowed counts as nothing, so that the units of a multiplier do not matter (M92).
+        An error e of a multiplier moves x by `h f_z e`. One that moves it by a hundredth of the
+        scale of x counts as nothing, so that the units of a multiplier do not matter (M92).
         """
         rule = self.model.constraint
         if rule is None or min(rule.index) == 1 or self.layout.structure is not None:
@@ -101,13 +103,13 @@ class Field(NamedTuple):
         return tuple(whole) if self.layout.scalar else (whole,)
 
 
-def damped(field: Field, factors: Any, shift: Any) -> Callable[[Any], Any]:
+def damped(field: Field, factors: Factored, shift: Scalar | float) -> Callable[[Vector], Vector]:
     """`x -> (shift M - J)^-1 shift M x` of flat vectors; integrals stay as they are."""
     model, layout, mass = field.model, field.layout, field.mass()
     xs, none = model.x_of(field.at), tuple(jnp.zeros_like(v) for v in field.at.z)
     size = sum(int(np.prod(jnp.shape(v))) for v in xs)
 
-    def apply(u: Any) -> Any:
+    def apply(u: Vector) -> Vector:
         packed = times(mass, layout.pack((*unflat(u[:size], xs), *none)))
         found = layout.unpack(solve(factors, add((shift, packed))))[: model.nx]
         return jnp.concatenate([flat(found), u[size:]])
@@ -122,7 +124,7 @@ def unknowns(model: Model) -> Layout:
     return Layout((*model.x_shapes, *z), structure_of(model.pattern))
 
 
-def norm_of(parts: list[tuple[Any, Any]]) -> Any:
+def norm_of(parts: list[tuple[Array, Array]]) -> Scalar:
     """Root mean square of error / scale over everything."""
     total, size = 0.0, 0
     for error, scale in parts:
@@ -132,6 +134,6 @@ def norm_of(parts: list[tuple[Any, Any]]) -> Any:
     return jnp.sqrt(total / max(size, 1))
 
 
-def directional(field: Field, tau: Any, y: Vec, dtau: Any, dy: Vec) -> tuple[Vec, Leaves]:
+def directional(field: Field, tau: Scalar, y: Vec, dtau: Scalar, dy: Vec) -> tuple[Vec, Leaves]:
     """The derivative of `(f, g)` and of the rates in a direction of time and unknowns."""
     return jax.jvp(field.both, (tau, y), (dtau, dy))[1]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
+
+from ..base.types import Array, Scalar
 
 
 class PI(eqx.Module):
     """Proportional-integral step size control (Gustafsson 1991; Hairer and Wanner 1996)."""
 
-    safety: Any = 0.9
-    shrink: Any = 0.2
-    grow: Any = 10.0
-    beta: Any = 0.04
+    safety: Array | float = 0.9
+    shrink: Array | float = 0.2
+    grow: Array | float = 10.0
+    beta: Array | float = 0.04
 
     adaptive = True
 
-    def factor(self, log_error: Any, log_previous: Any, order: int) -> Any:
+    def factor(self, log_error: Scalar, log_previous: Scalar, order: int) -> Scalar:
         """`h_new / h` after a step whose scaled error has this logarithm (M21)."""
         power = 1.0 / order - 0.75 * self.beta
         factor = self.safety * jnp.exp(self.beta * log_previous - power * log_error)
@@ -28,9 +28,9 @@ class PI(eqx.Module):
 class Fixed(eqx.Module):
     """Steps of one size `h`, cut only at events and prescribed times (for order tests)."""
 
-    h: Any
+    h: Array | float
 
     adaptive = False
 
 
-FORGOTTEN = -9.210340371976182  # the memory after a start or a jump: log(1e-4), as Hairer has it
+INITIAL_LOG_ERROR = -9.210340371976182  # log(1e-4): the last error after a start or a jump

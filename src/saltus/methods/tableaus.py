@@ -1,14 +1,8 @@
-"""Coefficients of explicit Runge-Kutta pairs, and midpoint weights derived from them.
-
-A tableau is a recipe for one step: stages `k_i = f(t + c_i h, x + h sum_j a_ij k_j)`, the result
-`x + h sum b_i k_i`, an error estimate `h sum e_i k_i`. The last row of `a` is `b`: the last stage
-is the flow at the end of the step, which is also the first stage of the next.
-"""
+"""What a tableau is: the coefficients of one step, of an explicit or of a Rosenbrock method."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +12,12 @@ Row = tuple[float, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Tableau:
+    """Stages `k_i = f(t + c_i h, x + h sum_j a_ij k_j)`, the result `x + h sum b_i k_i`.
+
+    The error estimate is `h sum e_i k_i`. The last row of `a` is `b`: the last stage is the flow at
+    the end of the step, which is also the first stage of the next.
+    """
+
     name: str
     order: int
     error_order: int
@@ -33,11 +33,38 @@ class Tableau:
         return len(self.b)
 
 
-def _rows(matrix: Sequence[Sequence[float]]) -> tuple[Row, ...]:
+@dataclasses.dataclass(frozen=True)
+class RosenbrockTableau:
+    """Stages `u_i` of a step in Steinebach's form (M43), the result `y + sum b_i u_i`.
+
+    `M u_i / (gamma h) - f_y u_i = f(t + c_i h, y + sum a_ij u_j) + M sum coupling_ij u_j / h
+    + d_i h f_t`. The error estimate is `sum error_i u_i`.
+    """
+
+    name: str
+    order: int
+    error_order: int
+    gamma: float
+    a: tuple[Row, ...]
+    coupling: tuple[Row, ...]
+    b: Row
+    c: Row
+    d: Row
+    error: Row
+    mid: Row  # the state half way is `y + sum mid_i u_i`, its slope `sum mid_slope_i u_i / h`
+    mid_slope: Row
+    leading: float  # on x' = lambda x the estimate is this times (h lambda)^error_order
+
+    @property
+    def stages(self) -> int:
+        return len(self.b)
+
+
+def rows(matrix: Sequence[Sequence[float]]) -> tuple[Row, ...]:
     return tuple(tuple(float(v) for v in row) for row in matrix)
 
 
-def _tableau(
+def explicit_tableau(
     name: str,
     order: int,
     error_order: int,
@@ -60,7 +87,7 @@ def _tableau(
         a=tuple(tuple(full[i, :i].tolist()) for i in range(s + 1)),
         b=(*b.tolist(), 0.0),
         c=tuple(c.tolist()),
-        error=_rows(error),
+        error=rows(error),
         mid=tuple(mid.tolist()),
         mid_slope=tuple(slope.tolist()),
     )
@@ -110,58 +137,3 @@ def midpoint(a: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if residual < 1e-12:
             return weights[0], weights[1]
     raise ValueError("the stages allow no continuous extension of order 3")
-
-
-@functools.cache
-def tsit5() -> Tableau:
-    """Tsitouras (2011), Runge-Kutta pairs of order 5(4), table 1."""
-    a = np.zeros((6, 6))
-    a[1, :1] = [0.161]
-    a[2, :2] = [-0.008480655492356989, 0.335480655492357]
-    a[3, :3] = [2.8971530571054935, -6.359448489975075, 4.3622954328695815]
-    a[4, :4] = [5.325864828439257, -11.748883564062828, 7.4955393428898365, -0.09249506636175525]
-    a[5, :5] = [
-        5.86145544294642,
-        -12.92096931784711,
-        8.159367898576159,
-        -0.071584973281401,
-        -0.028269050394068383,
-    ]
-    b = np.array(
-        [
-            0.09646076681806523,
-            0.01,
-            0.4798896504144996,
-            1.379008574103742,
-            -3.290069515436081,
-            2.324710524099774,
-        ]
-    )
-    c = np.array([0.0, 0.161, 0.327, 0.9, 0.9800255409045097, 1.0])
-    error = [
-        -0.00178001105222577714,
-        -0.0008164344596567469,
-        0.007880878010261995,
-        -0.1447110071732629,
-        0.5823571654525552,
-        -0.45808210592918697,
-        0.015151515151515152,
-    ]
-    return _tableau("Tsit5", 5, 5, a, b, c, [error])
-
-
-@functools.cache
-def dopri5() -> Tableau:
-    """Dormand and Prince (1980), order 5(4); the numbers are SciPy's."""
-    from scipy.integrate import RK45 as rk  # takes a while to import
-
-    return _tableau("Dopri5", 5, 5, rk.A, rk.B, rk.C, [rk.E.tolist()])
-
-
-@functools.cache
-def dopri8() -> Tableau:
-    """Dormand and Prince's order 8, Hairer's error estimates 5 and 3; numbers from SciPy."""
-    from scipy.integrate import DOP853 as rk
-
-    s = rk.n_stages
-    return _tableau("Dopri8", 8, 8, rk.A[:s, :s], rk.B, rk.C[:s], [rk.E5.tolist(), rk.E3.tolist()])

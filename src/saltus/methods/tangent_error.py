@@ -8,58 +8,70 @@ symmetry travels with the solution, and its error counts as well (M95).
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves
+from ..base.types import Array, Flag, Scalar, Vector, Whole
 from ..linalg.dependence import dependence
 from ..model.model import At, Model, Par
 
-# No tangent; none yet since the start or a jump; one that waits for its step; one that fits it.
-OFF, NEW, WAITS, FITS = range(4)
-REST = 1.0  # of a tolerance: a component that moves by less in a step is at rest
-FINEST = 3e-12  # relative tolerance that is given; a smaller one stands for none
-USUAL = 1e-8  # the relative tolerance of tangents where none is given
-GENTLE = 1e-3  # of its unit: how far parameters move a new tangent in its first step
-DEGREE = 4  # in time, of polynomials that every method has exactly
+if TYPE_CHECKING:
+    from .method import Goal
+
+REST_TOLERANCES = 1.0  # a component that moves by less in a step is at rest
+SMALLEST_RTOL = 3e-12  # a smaller one says that none was given
+DEFAULT_RTOL = 1e-8  # of tangents, where none was given
+MAX_PUSH = 1e-3  # of its unit: how far parameters move a new tangent in its first step
+EXACT_DEGREE = 4  # of polynomials in time that every method integrates exactly
+
+
+class Phase(enum.IntEnum):
+    """What is known of a tangent."""
+
+    OFF = 0  # there is none
+    NEW = 1  # none yet since the start or a jump
+    WAITS = 2  # its step has not been tried
+    FITS = 3  # its step has
 
 
 class Tangent(NamedTuple):
     """A tangent of the moving leaves, in units of their tolerances; packed: loops copy leaves."""
 
-    numbers: Any  # its scaled error over the step that it fits, its push (`gentle`), its entries
-    seen: Any  # the length of the last step in which everything moved
-    phase: Any
+    numbers: Vector  # its scaled error over the step that it fits, its push (`gentle`), its entries
+    seen: Scalar  # the length of the last step in which everything moved
+    phase: Whole
 
     @property
-    def error(self) -> Any:
+    def error(self) -> Scalar:
         return self.numbers[0]
 
     @property
-    def push(self) -> Any:
+    def push(self) -> Scalar:
         return self.numbers[1]
 
     @property
-    def entries(self) -> Any:
+    def entries(self) -> Vector:
         """As one vector, at the end of the step that it fits."""
         return self.numbers[2:]
 
 
-def packed(error: Any, push: Any, seen: Any, u: Any, phase: Any) -> Tangent:
+def packed(error: Scalar, push: Scalar, seen: Scalar, u: Vector, phase: Whole) -> Tangent:
     first = jnp.stack([error, push]).astype(jnp.float64)
     return Tangent(jnp.concatenate([first, u]), seen, jnp.asarray(phase, jnp.int32))
 
 
-def flat(leaves: Sequence[Any]) -> Any:
+def flat(leaves: Sequence[Array]) -> Vector:
     return jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in leaves])
 
 
-def unflat(vector: Any, like: Sequence[Any]) -> Leaves:
+def unflat(vector: Vector, like: Sequence[Array]) -> Leaves:
     sizes = [int(np.prod(jnp.shape(v))) for v in like]
     parts = jnp.split(vector, np.cumsum(sizes)[:-1])
     return tuple(p.reshape(jnp.shape(v)).astype(v.dtype) for p, v in zip(parts, like, strict=True))
@@ -72,75 +84,77 @@ class Way(NamedTuple):
     theta: Leaves
 
 
-def unborn(model: Model) -> Any:
+def unborn(model: Model) -> Tangent | tuple[()]:
     """What the loop carries before the first step.
 
     Nothing for flows whose tangents are plain."""
     if plain(model):
         return ()
-    outs = model.flow_fn.traced.jaxpr.outvars
-    size = sum(v.aval.size for v in outs)
-    return Tangent(jnp.zeros((2 + size,)), jnp.zeros(()), jnp.full((), NEW, jnp.int32))
+    size = sum(v.size for v in model.flow_fn.traced.outputs)
+    numbers, phase = jnp.zeros((2 + size,)), jnp.full((), Phase.NEW, jnp.int32)
+    return Tangent(numbers, seen=jnp.zeros(()), phase=phase)
 
 
-def renewed(tangent: Any) -> Any:
+def renewed(tangent: Tangent | tuple[()]) -> Tangent | tuple[()]:
     """The same after a jump."""
     if not tangent:
         return tangent
-    return tangent._replace(seen=jnp.zeros(()), phase=jnp.full((), NEW, jnp.int32))
+    return tangent._replace(seen=jnp.zeros(()), phase=jnp.full((), Phase.NEW, jnp.int32))
 
 
-def asked(tangent: Any, blind: Any, h: Any) -> Any:
+def asked(tangent: Tangent, blind: Flag, h: Scalar) -> Flag:
     """Whether a step, `blind` or not, has to wait until its tangent was looked at.
 
     Not where it is shorter than one in which everything moved: something else makes it short."""
-    new = blind & (tangent.phase != FITS) & (h > tangent.seen)
-    return (tangent.phase == WAITS) | new
+    new = blind & (tangent.phase != Phase.FITS) & (h > tangent.seen)
+    return (tangent.phase == Phase.WAITS) | new
 
 
-def counted(tangent: Any) -> Any:
+def counted(tangent: Tangent) -> Scalar:
     """The error that a step has by its tangent."""
-    return jnp.where(tangent.phase == FITS, tangent.error, 0.0)
+    return jnp.where(tangent.phase == Phase.FITS, tangent.error, 0.0)
 
 
-def dropped(tangent: Any) -> Any:
+def dropped(tangent: Tangent) -> Tangent:
     """After a step that was rejected."""
-    return tangent._replace(phase=jnp.where(tangent.phase == FITS, WAITS, tangent.phase))
+    return tangent._replace(
+        phase=jnp.where(tangent.phase == Phase.FITS, Phase.WAITS, tangent.phase)
+    )
 
 
-def taken(tangent: Any, blind: Any, h: Any) -> Any:
+def taken(tangent: Tangent, blind: Flag, h: Scalar) -> Tangent:
     """After a step that was accepted: it travels on as long as something rests."""
-    on = (tangent.phase == FITS) & blind
-    phase = jnp.where(on, WAITS, OFF).astype(jnp.int32)
+    on = (tangent.phase == Phase.FITS) & blind
+    phase = jnp.where(on, Phase.WAITS, Phase.OFF).astype(jnp.int32)
     return tangent._replace(seen=jnp.where(blind, tangent.seen, h), phase=phase)
 
 
-def begun(tangent: Tangent, sizes: Any) -> Any:
+def begun(tangent: Tangent, sizes: Vector) -> Vector:
     """The tangent that travelled last, or after a jump a new one.
 
     Not anew after steps without one: a stiff motion that is now and then at rest would pay for a
     transient each time."""
-    return jnp.where(tangent.phase == NEW, _signs([sizes])[0] * sizes, tangent.entries)
+    return jnp.where(tangent.phase == Phase.NEW, _signs([sizes])[0] * sizes, tangent.entries)
 
 
-def blind(model: Model, moves: Sequence[Any], sizes: Sequence[Any]) -> Any:
+def blind(model: Model, moves: Sequence[Array | int], sizes: Sequence[Array]) -> Flag:
     """Whether some component moves by less than its tolerance in a step (M95)."""
     lost = jnp.zeros((), bool)
     for m, s, moved in zip(moves, sizes, driven(model), strict=True):
         if moved:
-            lost = lost | jnp.any(m <= REST * s)
+            lost = lost | jnp.any(m <= REST_TOLERANCES * s)
     return lost
 
 
-def relative(goal: Any) -> Any:
+def relative(goal: Goal) -> Scalar:
     """The relative tolerance; a tiny one says that only an absolute one was given."""
-    return jnp.where(goal.rtol < FINEST, USUAL, goal.rtol)
+    return jnp.where(goal.rtol < SMALLEST_RTOL, DEFAULT_RTOL, goal.rtol)
 
 
 # -- directions -----------------------------------------------------------------------------------
 
 
-def _signs(leaves: Sequence[Any], place: int = 0) -> list:
+def _signs(leaves: Sequence[Array], place: int = 0) -> list[np.ndarray]:
     """Numbers between 1/2 and 1 of either sign, the same in every solve."""
     out = []
     for leaf in leaves:
@@ -164,11 +178,11 @@ def way(model: Model, at: At, par: Par) -> Way:
     return Way(out[: len(rest)], out[len(rest) :])
 
 
-def gentle(tangent: Tangent, slope: Any, sizes: Any) -> Any:
+def gentle(tangent: Tangent, slope: Vector, sizes: Vector) -> Scalar:
     """Which part of it, such that its `slope` times the step moves a new tangent little."""
     size = jnp.sqrt(jnp.mean((slope / sizes) ** 2))
-    part = jnp.where(size > GENTLE, GENTLE / jnp.where(size > 0, size, 1.0), 1.0)
-    return jnp.where(tangent.phase == WAITS, tangent.push, part)
+    part = jnp.where(size > MAX_PUSH, MAX_PUSH / jnp.where(size > 0, size, 1.0), 1.0)
+    return jnp.where(tangent.phase == Phase.WAITS, tangent.push, part)
 
 
 # -- which flows ----------------------------------------------------------------------------------
@@ -202,12 +216,12 @@ def plain(model: Model) -> bool:
     They are where the flow's derivatives are constant and its Jacobian is nilpotent.
     """
     traced = model.flow_fn.traced
-    avals = [v.aval for v in [*traced.jaxpr.constvars, *traced.jaxpr.invars]]
+    avals = traced.inputs
     floats = [k for k, a in enumerate(avals) if jnp.issubdtype(a.dtype, jnp.floating)]
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
 
-    def tangents(args: list, turn: list) -> Any:
-        def moved(some: list) -> Any:
+    def tangents(args: list[Array], turn: list[Array]) -> list[Array]:
+        def moved(some: list[Array]) -> list[Array]:
             full = list(args)
             for k, v in zip(floats, some, strict=True):
                 full[k] = v
@@ -228,7 +242,7 @@ def plain(model: Model) -> bool:
     moving = [len(avals) + floats.index(k) for k in range(first + 1, first + 1 + model.nx)]
     jac = dependence(closed, moving)
     power = jac = np.asarray(jac.todense(), float)[: jac.shape[1]]
-    for _ in range(DEGREE - 1):
+    for _ in range(EXACT_DEGREE - 1):
         power = power @ jac
     return not power.any()
 

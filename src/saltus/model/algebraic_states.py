@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves, frozen
+from ..base.types import Flag, Matrix, Scalar, Vector
 from ..linalg.dense import invert
 from ..linalg.factor import (
+    Jacobian,
     Vec,
     conditioning,
     dense,
@@ -30,8 +33,8 @@ from ..linalg.pattern import Pattern
 from ..linalg.vectors import Layout, mean_square
 from .model import At, Model, Par
 
-SINGULAR = 1e-13  # pivots this far apart: z is not determined
-STEEP = 1e5  # g_z is another one where x moves by a hundred thousandth: close to a singular point
+MIN_PIVOT_RATIO = 1e-13  # z is not determined where pivots are farther apart
+MAX_STEEPNESS = 1e5  # of g_z by x, both relative; beyond, a singular point is close
 
 
 @functools.lru_cache(maxsize=512)
@@ -42,7 +45,7 @@ def layout(model: Model) -> Layout:
     if model.pattern is None:
         return Layout(rule.shapes)
     n = sum(int(np.prod(s)) for s in model.x_shapes)
-    whole = model.pattern.matrix.astype(np.int32)
+    whole: Any = model.pattern.matrix.astype(np.int32)
     direct, through = whole[n:, n:], whole[n:, :n] @ whole[:n, n:]
     sizes = [int(np.prod(s)) for s in rule.rows]
     second = np.repeat([k == 2 for k in rule.index], sizes).astype(np.int32)
@@ -51,7 +54,7 @@ def layout(model: Model) -> Layout:
     return Layout(rule.shapes, structure_of(Pattern.of(mixed)))
 
 
-def _jacobian(model: Model, residual: Any, z: Vec) -> Any:
+def _jacobian(model: Model, residual: Callable[[Vec], Vec], z: Vec) -> Jacobian:
     return jacobian(residual, z, layout(model).structure)
 
 
@@ -63,7 +66,7 @@ def hidden(model: Model, at: At, par: Par) -> Leaves:
         return model.residuals(at, par)
     slope = model.flow(at, par)[: model.nx]
 
-    def of_state(tau: Any, x: Leaves) -> Leaves:
+    def of_state(tau: Scalar, x: Leaves) -> Leaves:
         return model.residuals(model.with_x(at, x, tau=tau), par)
 
     values, rates = jax.jvp(of_state, (at.tau, model.x_of(at)), (jnp.ones_like(at.tau), slope))
@@ -77,7 +80,7 @@ def hidden(model: Model, at: At, par: Par) -> Leaves:
     return tuple(out)
 
 
-def _equations(model: Model, at: At, par: Par) -> Any:
+def _equations(model: Model, at: At, par: Par) -> Callable[[Vec], Vec]:
     """The residual as a function of the packed z."""
     pack = layout(model)
     rows = Layout(model.constraint.rows)  # type: ignore[union-attr]
@@ -88,7 +91,7 @@ def _equations(model: Model, at: At, par: Par) -> Any:
     return residual
 
 
-def solved(model: Model, at: At, par: Par) -> tuple[At, Any]:
+def solved(model: Model, at: At, par: Par) -> tuple[At, Flag]:
     """The state with its z found from the guess in it, and whether there is one; no derivatives."""
     if model.constraint is None:
         return at, jnp.ones((), bool)
@@ -104,7 +107,7 @@ def solved(model: Model, at: At, par: Par) -> tuple[At, Any]:
     return at._replace(z=_cast(model, layout(model).unpack(root), at)), found
 
 
-def _moves(model: Model, at: At, par: Par) -> Any:
+def _moves(model: Model, at: At, par: Par) -> Callable[[Vec], Vec]:
     """How the equations for z change where all they are given moves by its own size.
 
     And where the state goes on along the flow for as long as it has gone."""
@@ -158,7 +161,7 @@ def determined(model: Model, at: At, par: Par, degree: int) -> At:
     return attached(model, at._replace(z=z), par, degree)
 
 
-def violated(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
+def violated(model: Model, at: At, par: Par, rtol: Scalar | float, atol: Leaves) -> Flag:
     """Whether x violates an equation of index 2 by more than the tolerances explain.
 
     The states could be moved by `10 (atol + rtol |x|)` at most; `|g_x|` says what that does to g.
@@ -191,12 +194,13 @@ def violated(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
     return jnp.any(second & ~(jnp.abs(values) <= 10 * room))
 
 
-def _room(model: Model, of_state: Any, y: Vec, give: Any) -> Any:
+def _room(model: Model, of_state: Callable[[Vec], Vec], y: Vec, give: Vector) -> Vector:
     """`|g_x| give` where g_x is large and sparse."""
+    assert model.pattern is not None
     n, size = y[0].size, model.pattern.size
     zero_rows = jnp.zeros((n,))
 
-    def whole(v: Any) -> Any:
+    def whole(v: Vector) -> Vector:
         return jnp.concatenate([zero_rows, of_state((v[:n],))[0]])
 
     full = jnp.concatenate([y[0], jnp.zeros((size - n,))])
@@ -204,11 +208,11 @@ def _room(model: Model, of_state: Any, y: Vec, give: Any) -> Any:
     return model.pattern.multiply(values, jnp.concatenate([give, jnp.zeros((size - n,))]))[n:]
 
 
-def _entries(vec: Vec) -> Any:
+def _entries(vec: Vec) -> Vector:
     return jnp.stack(vec) if jnp.ndim(vec[0]) == 0 else vec[0]
 
 
-def regularity(model: Model, at: At, par: Par) -> Any:
+def regularity(model: Model, at: At, par: Par) -> Scalar:
     """How well the equations determine z, whatever their units: 1 is perfect, 0 is singular."""
     root = layout(model).pack(at.z)
     jac = _jacobian(model, _equations(model, at, par), root)
@@ -221,27 +225,27 @@ def regularity(model: Model, at: At, par: Par) -> Any:
     return jnp.nan_to_num(conditioning(factor(jac)), nan=0.0)
 
 
-def steepness(model: Model, at: At, par: Par) -> Any:
+def steepness(model: Model, at: At, par: Par) -> Scalar:
     """How much of itself g_z changes where t and x move by about their own size, and z with them.
 
     Whatever the units, and whatever the size of z: multipliers may well be zero together.
     """
     none = tuple(jnp.zeros_like(v) for v in at.z)
 
-    def change(way: Leaves) -> Any:
+    def change(way: Leaves) -> Scalar:
         return turning(model, at, par, way[0], way[1:], none, jnp.ones((), bool))[0]
 
     return jnp.max(jax.vmap(change)(own_moves((at.tau, *model.x_of(at)))))
 
 
-def _product(a: Any, b: Any) -> Any:
+def _product(a: Matrix, b: Matrix) -> Matrix:
     """Of matrices, without the call of a library that would not fit into one kernel."""
     return jnp.sum(a[:, :, None] * b[None, :, :], axis=1)
 
 
 def turning(
-    model: Model, at: At, par: Par, time: Any, way: Leaves, moved: Leaves, follows: Any
-) -> tuple[Any, Any]:
+    model: Model, at: At, par: Par, time: Scalar, way: Leaves, moved: Leaves, follows: Flag
+) -> tuple[Scalar, Scalar]:
     """The change of g_z in units of itself, and of its determinant, by its slopes.
 
     Over this time and this `way` of x; z has `moved`, or `follows` as the equations have it, and
@@ -250,10 +254,10 @@ def turning(
     pack = layout(model)
     z = pack.pack(at.z)
 
-    def equations(tau: Any, x: Leaves) -> Any:
+    def equations(tau: Scalar, x: Leaves) -> Callable[[Vec], Vec]:
         return _equations(model, model.with_x(at, x, tau=tau), par)
 
-    def slopes(tau: Any, x: Leaves, z: Vec) -> Any:
+    def slopes(tau: Scalar, x: Leaves, z: Vec) -> Matrix:
         return dense(jacobian(equations(tau, x), z))
 
     here, along = (at.tau, model.x_of(at)), (time, way)
@@ -268,17 +272,17 @@ def turning(
     return jnp.max(jnp.sum(jnp.abs(change), axis=1)), jnp.sum(diagonal)
 
 
-def _runs_away(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any:
+def _runs_away(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Flag:
     """Whether z changes out of all proportion in a moment in which x hardly changes."""
     n, m = model.nx, model.moving
 
-    def of_state(tau: Any, moving: Leaves) -> Leaves:
+    def of_state(tau: Scalar, moving: Leaves) -> Leaves:
         return attached(model, model.with_moving(at, moving, tau=tau), par, 1).z
 
     speeds = jax.jvp(of_state, (at.tau, model.moving_of(at)), (jnp.ones_like(at.tau), tuple(k)))[1]
     moment = 1e-9 * jnp.abs(at.tau)
 
-    def most(speeds: Leaves, values: Leaves, atol: Leaves) -> Any:
+    def most(speeds: Leaves, values: Leaves, atol: Leaves) -> Scalar:
         parts = [
             jnp.max(moment * jnp.abs(s) / (jnp.abs(v) + a))
             for s, v, a in zip(speeds, values, atol, strict=True)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ..base.captured_values import current
 from ..base.leaves import Leaves, aval, split
 from ..base.tracing import is_tracer, trace
+from ..base.types import Array, Function, Params, T
 from ..system.hybrid import DIRECTIONS, Event, HybridSystem, Instant, Ticks, TimeEvent, called
 from ..system.inputs import Signal
 from ..system.kinks import Kinks, find_kinks, uses_when
@@ -39,12 +40,12 @@ from .validation import (
 
 class Built(NamedTuple):
     model: Model
-    floats: list  # closed-over values that may carry derivatives
-    others: list  # closed-over values that do not
-    ticks: list  # the functions or numbers (period, offset) of each ticking event
+    floats: list[Array]  # closed-over values that may carry derivatives
+    others: list[Array]  # closed-over values that do not
+    ticks: list[Ticks]  # the functions or numbers (period, offset) of each ticking event
 
 
-KEPT = 16  # models of one system: for shapes of states, and for values that its functions read
+MAX_MODELS = 16  # of one system that are kept: for shapes of states, and for values it reads
 # Models live as long as the systems and the compiled programs that use them.
 _models: weakref.WeakKeyDictionary[Model, weakref.ref[Model]] = weakref.WeakKeyDictionary()
 _right: weakref.WeakSet[Model] = weakref.WeakSet()  # their given sparsity is that of the functions
@@ -75,7 +76,7 @@ class Tracer:
             [aval(v) for v in parts.p],
             [aval(v) for v in parts.p_others],
         ]
-        self.ticking = [_named(e) for e in system.events if _ticks(e)]
+        self.ticking = [_named(e.name, ticks) for e in system.events if (ticks := _ticks(e))]
         self.first_tick = 2 + len(parts.p) + 2 * len(parts.signals)
         self.first_float = self.first_tick + 2 * len(self.ticking)
         self.first_other = len(parts.p_others)
@@ -97,7 +98,7 @@ class Tracer:
     def avals(self) -> list:
         return [a for group in self.groups for a in group]
 
-    def arguments(self, flat: tuple) -> tuple[Instant, Any]:
+    def arguments(self, flat: Leaves) -> tuple[Instant, Params]:
         """Flat arguments as the user's (now, p)."""
         cut, k = [], 0
         for group in self.groups:
@@ -115,7 +116,7 @@ class Tracer:
         )
         return now, self.p.join(p, p_others)
 
-    def flat(self, fn: Callable) -> Callable:
+    def flat(self, fn: Function) -> Function:
         """`fn(now, p)` on flat arguments."""
         return lambda *flat: fn(*self.arguments(flat))
 
@@ -127,7 +128,7 @@ class Tracer:
         traced, consts = trace(fn, avals)
         return Fn(traced, tuple(self._slot(v) for v in consts))
 
-    def known(self, fns: list[Fn]) -> dict[int, Any]:
+    def known(self, fns: list[Fn]) -> dict[int, Array]:
         """The closed-over values of some functions that are plain numbers, by their place."""
         slots = [slot for fn in fns for slot in fn.slots]
         return {
@@ -136,7 +137,7 @@ class Tracer:
             if kind == "i" and not is_tracer(self.others[j - self.first_other])
         }
 
-    def _slot(self, value: Any) -> tuple[str, int]:
+    def _slot(self, value: Array) -> tuple[str, int]:
         """The place of a closed-over value: with the parameters if it may carry derivatives."""
         moves = is_tracer(value) and jnp.issubdtype(value.dtype, jnp.floating)
         pool = self.floats if moves else self.others
@@ -151,24 +152,26 @@ def _signal_aval(signal: Signal) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(signal.values.shape[1:], signal.values.dtype)
 
 
-def _ticks(event: Any) -> bool:
-    return isinstance(event, TimeEvent) and isinstance(event.next_time, Ticks)
+def _ticks(event: Event | TimeEvent) -> Ticks | None:
+    """The ticks of an event; those of no other event are known ahead."""
+    ticks = event.next_time if isinstance(event, TimeEvent) else None
+    return ticks if isinstance(ticks, Ticks) else None
 
 
-def _named(event: Any) -> Ticks:
+def _named(name: str, ticks: Ticks) -> Ticks:
     """The ticks of an event, their functions reported by its name where they fail."""
 
-    def own(word: str, fn: Any) -> Any:
-        owner = f'event "{event.name}": {word} of every'
+    def own(word: str, fn: T) -> T | Function:
+        owner = f'event "{name}": {word} of every'
         return (lambda now, p: called(owner, fn, now, p)) if callable(fn) else fn
 
-    return Ticks(own("period", event.next_time.period), own("offset", event.next_time.offset))
+    return Ticks(own("period", ticks.period), own("offset", ticks.offset))
 
 
 def _told(event: Event | TimeEvent) -> bool:
     """Whether ticks may depend on parameters."""
-    ticks = event.next_time if isinstance(event, TimeEvent) else None
-    if not isinstance(ticks, Ticks):
+    ticks = _ticks(event)
+    if ticks is None:
         return False
     return any(callable(v) or is_tracer(v) for v in (ticks.period, ticks.offset))
 
@@ -210,7 +213,7 @@ def _build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
             built = _built(system, shapes, parts)
         if any(map(is_tracer, (*built.floats, *built.others))):
             return built
-        if len(per_system) >= KEPT:
+        if len(per_system) >= MAX_MODELS:
             del per_system[next(iter(per_system))]
         per_system[signature] = built
     return per_system[signature]
@@ -248,7 +251,7 @@ def _flow(
     """Flow and rate as one function, the constraint, and what `when` marked in them."""
     found: dict = {"shape_q": split(None)[0], "dtypes": []}
 
-    def both(now: Instant, p: Any) -> list:
+    def both(now: Instant, p: Params) -> list[Array]:
         moving = flow_leaves(tracer.x, parts.x, called("flow", system.flow, now, p), now.z)
         if system.rate is not None:
             moving += rate_leaves(called("rate", system.rate, now, p), found)
@@ -264,7 +267,7 @@ def _flow(
     if uses_when(fn.traced.jaxpr) or (rows is not None and uses_when(rows.traced.jaxpr)):
         n = len(fn.traced.jaxpr.outvars)
 
-        def everything(now: Instant, p: Any) -> list:
+        def everything(now: Instant, p: Params) -> list[Array]:
             return both(now, p) + (residuals(now, p) if system.constraint is not None else [])
 
         kinks = find_kinks(tracer.flat(everything), tracer.avals)
@@ -279,7 +282,7 @@ def _flow(
 def _output(tracer: Tracer, output: Callable) -> Fn:
     found: dict = {}
 
-    def flat(now: Instant, p: Any) -> list:
+    def flat(now: Instant, p: Params) -> list[Array]:
         leaves, found["tree"] = jax.tree.flatten(called("output", output, now, p))
         return [jnp.asarray(v) for v in leaves]
 
@@ -299,7 +302,7 @@ def _actions(
             shapes = (tracer.x, tracer.z, tracer.d)
             with noting_solves() as solves:
                 reset = tracer.fn(reset_leaves(owner, event.reset, shapes, parts, system.modes))
-        kind = "guard" if isinstance(event, Event) else "ticks" if _ticks(event) else "time"
+        kind = "guard" if isinstance(event, Event) else "time" if _ticks(event) is None else "ticks"
         new = Action(
             kind, event.name, terminal=event.terminal, reset=reset, logged=True,
             index=sum(a.kind == kind for a in actions), implicit=bool(solves),
@@ -310,7 +313,7 @@ def _actions(
             if event.zeno is not None:
                 actions.append(dataclasses.replace(new, zeno=True))
                 new = _zeno(owner, tracer, event, parts, system.modes)
-        elif kind == "time":
+        elif not isinstance(event.next_time, Ticks):
             new = dataclasses.replace(new, next_time=tracer.fn(time_leaf(owner, event.next_time)))
         actions.append(new)
     if kinks is not None:

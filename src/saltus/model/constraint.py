@@ -6,7 +6,7 @@ an index that the structure contradicts, a set of equations that cannot determin
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,21 +16,26 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ..base.leaves import Leaves, Shape
+from ..base.types import Array, Function, Jaxpr, Params
 from ..system.hybrid import HybridSystem, Instant
 from .model import Action, Constraint, Fn
+
+if TYPE_CHECKING:
+    from .builder import Tracer
+    from .start_leaves import Parts
 
 
 def constraint(
     system: HybridSystem,
-    tracer: Any,
-    parts: Any,
+    tracer: Tracer,
+    parts: Parts,
     actions: tuple[Action, ...],
     fn: Fn,
     found: dict,
     flagged: bool,
 ) -> Constraint:
     """The equations of a system; `flagged` if they read the flags of `when` as first argument."""
-    rows = tuple(v.aval.shape for v in fn.traced.jaxpr.outvars)
+    rows = tuple(v.shape for v in fn.traced.outputs)
     names = tuple(n or "constraint" for n in found["shape"].names())
     shapes = tuple(jnp.shape(v) for v in parts.z)
     z = [fn.traced.n_consts + flagged + k for k in tracer.place_z]
@@ -55,7 +60,7 @@ class _Content(NamedTuple):
     z: bool
 
 
-def _contents(system: HybridSystem, tracer: Any, fn: Fn, flagged: bool, count: int) -> dict:
+def _contents(system: HybridSystem, tracer: Tracer, fn: Fn, flagged: bool, count: int) -> dict:
     """What the equations contain in each mode (one, "", without modes); None for pins."""
 
     def of(fn: Fn, shift: int) -> list:
@@ -71,7 +76,7 @@ def _contents(system: HybridSystem, tracer: Any, fn: Fn, flagged: bool, count: i
     for mode, rule in rules.items():
         pins: list[bool] = []
 
-        def flat(now: Instant, p: Any, rule: Any = rule, pins: list = pins) -> list:
+        def flat(now: Instant, p: Params, rule: Function = rule, pins: list = pins) -> list[Array]:
             values, pinned = rule(now, p)
             pins[:] = [bool(np.all(v)) for v in jax.tree.leaves(pinned)]
             return [jnp.asarray(v, jnp.float64) for v in jax.tree.leaves(values)]
@@ -106,7 +111,7 @@ def _check_contents(names: tuple, modes: dict) -> None:
 def check_count(fn: Fn, shape: Shape, z: Shape, leaves: Leaves) -> None:
     """There have to be as many equations as algebraic states."""
     names = [n or "constraint" for n in shape.names()]
-    have = sum(_size(v.aval.shape) for v in fn.traced.jaxpr.outvars)
+    have = sum(_size(v.shape) for v in fn.traced.outputs)
     want = sum(_size(jnp.shape(v)) for v in leaves)
     if have != want:
         raise ValueError(
@@ -131,7 +136,7 @@ def _used(fn: Fn, out: int, places: list[int]) -> bool:
     return any(used[k] for k in places)
 
 
-def _with_consts(jaxpr: Any) -> Any:
+def _with_consts(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(
         constvars=[],
         invars=[*jaxpr.constvars, *jaxpr.invars],
@@ -139,8 +144,8 @@ def _with_consts(jaxpr: Any) -> Any:
     )
 
 
-def _pins(system: HybridSystem, shape: Any) -> Any:
-    def flat(now: Instant, p: Any) -> list:
+def _pins(system: HybridSystem, shape: Shape) -> Function:
+    def flat(now: Instant, p: Params) -> list[Array]:
         flags = jax.tree.leaves(system.pinned(now, p))  # type: ignore[misc]
         if len(flags) != len(shape.kinds):
             raise ValueError("pinned: expected one truth value for each equation.")
@@ -149,7 +154,7 @@ def _pins(system: HybridSystem, shape: Any) -> Any:
     return flat
 
 
-def _index(system: HybridSystem, shape: Any, names: tuple, uses: list[bool]) -> tuple[int, ...]:
+def _index(system: HybridSystem, shape: Shape, names: tuple, uses: list[bool]) -> tuple[int, ...]:
     """The index of each equation, declared or detected, checked against the structure."""
     given = system.index
     if given is None:
@@ -181,7 +186,9 @@ def _index(system: HybridSystem, shape: Any, names: tuple, uses: list[bool]) -> 
     return tuple(int(k) for k in leaves)
 
 
-def _structure(tracer: Any, fn: Fn, z: list[int], names: tuple, rows: tuple, shapes: tuple) -> None:
+def _structure(
+    tracer: Tracer, fn: Fn, z: list[int], names: tuple, rows: tuple, shapes: tuple
+) -> None:
     """Index 1 needs a way to assign each equation a variable of its own that it contains."""
     pattern = np.array([[_used(fn, i, [k]) for k in z] for i in range(len(rows))])
     if not all(_size(s) == 1 for s in (*rows, *shapes)):
@@ -205,15 +212,14 @@ def _structure(tracer: Any, fn: Fn, z: list[int], names: tuple, rows: tuple, sha
     )
 
 
-def _affine(tracer: Any, fn: Fn, places: list[int]) -> bool:
+def _affine(tracer: Tracer, fn: Fn, places: list[int]) -> bool:
     """Whether z enters linearly: the derivative by z does not depend on z."""
-    jaxpr = _with_consts(fn.traced.jaxpr)
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in fn.traced.inputs]
 
-    def slope(*args: Any) -> list:
+    def slope(*args: Array) -> list[Array]:
         tangents = args[len(avals) :]
 
-        def of_z(*z: Any) -> list:
+        def of_z(*z: Array) -> list[Array]:
             full = list(args[: len(avals)])
             for k, v in zip(places, z, strict=True):
                 full[k] = v
@@ -226,14 +232,14 @@ def _affine(tracer: Any, fn: Fn, places: list[int]) -> bool:
     return not any(used[k] for k in places)
 
 
-def _looks(action: Action, tracer: Any) -> bool:
+def _looks(action: Action, tracer: Tracer) -> bool:
     """Whether a guard looks at z."""
     fn = action.guard
     assert fn is not None
     return _used(fn, 0, [fn.traced.n_consts + k for k in tracer.place_z])
 
 
-def check_active(owner: str, fn: Fn, tracer: Any) -> None:
+def check_active(owner: str, fn: Fn, tracer: Tracer) -> None:
     """A guard is put in force at events: its condition must not change between them."""
     moving = {"t": [0], "x": tracer.place_x, "z": tracer.place_z}
     for name, places in moving.items():

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves
 from ..base.results import Result
+from ..base.types import Flag, Matrix, Scalar, Whole
 from ..linalg.dense import invert
 from ..linalg.factor import factor, solve
 from .algebraic_states import (
-    SINGULAR,
-    STEEP,
+    MAX_STEEPNESS,
+    MIN_PIVOT_RATIO,
     _equations,
     _jacobian,
     _product,
@@ -25,23 +25,23 @@ from .algebraic_states import (
 )
 from .model import At, Model, Par
 
-FOLLOWED = 64  # algebraic numbers up to which g_z is compared between the ends of a step
-COLLAPSE = 1e-3  # a pivot of which a step leaves less than this has come to a singular point
+MAX_FOLLOWED = 64  # algebraic numbers, up to which g_z is compared between the ends of a step
+MIN_PIVOT_LEFT = 1e-3  # part of a pivot that a step leaves; with less, it came to a singular point
 
 
-def near_impasse(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Any:
+def near_impasse(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Flag:
     """Whether z is about to be undetermined: a hair's breadth away, g_z is another one.
 
     Asked where a solve gives up, to name the cause. `k` is the flow there.
     """
-    flat = ~(regularity(model, at, par) > SINGULAR)
+    flat = ~(regularity(model, at, par) > MIN_PIVOT_RATIO)
     if model.pattern is not None:
         return flat
-    steep = ~(steepness(model, at, par) < STEEP)
+    steep = ~(steepness(model, at, par) < MAX_STEEPNESS)
     return steep | flat | _runs_away(model, at, par, k, atol)
 
 
-def with_cause(model: Model, at: At, par: Par, k: Leaves, atol: Leaves, code: Any) -> Any:
+def with_cause(model: Model, at: At, par: Par, k: Leaves, atol: Leaves, code: Whole) -> Whole:
     """A result, or `singular` where steps fail because z is all but undetermined."""
     failures = (Result.step_underflow, Result.newton_failed, Result.non_finite)
     failed = functools.reduce(jnp.logical_or, [code == int(f) for f in failures])
@@ -55,10 +55,10 @@ def followed(model: Model) -> bool:
     rule = model.constraint
     if rule is None or rule.highest > 1 or model.pattern is not None:
         return False
-    return layout(model).size <= FOLLOWED
+    return layout(model).size <= MAX_FOLLOWED
 
 
-def collapses(model: Model, before: At, after: At, par: Par, strict: bool) -> Any:
+def collapses(model: Model, before: At, after: At, par: Par, strict: bool) -> Flag:
     """Whether g_z may have been singular between two states, or all but is at the second.
 
     `A = g_z(before)^-1 g_z(after)` starts as the identity. On the way to a singular one a pivot of
@@ -69,16 +69,16 @@ def collapses(model: Model, before: At, after: At, par: Par, strict: bool) -> An
         _jacobian(model, _equations(model, at, par), layout(model).pack(at.z))
         for at in (before, after)
     )
-    if not isinstance(first, tuple):
+    if not isinstance(first, tuple) and not isinstance(last, tuple):
         least, product = _pivots(_product(invert(first), last))
     else:
         made = factor(first)
         columns = [list(solve(made, column)) for column in zip(*last, strict=True)]
         least, product = _few_pivots(columns)
-    return product <= 0.0 if strict else least <= COLLAPSE
+    return product <= 0.0 if strict else least <= MIN_PIVOT_LEFT
 
 
-def _few_pivots(a: list) -> tuple[Any, Any]:
+def _few_pivots(a: list[list[Scalar]]) -> tuple[Scalar, Scalar]:
     """The least pivot without any exchange of rows, and their product; `a` holds columns."""
     n = len(a)
     for k in range(n):
@@ -90,11 +90,11 @@ def _few_pivots(a: list) -> tuple[Any, Any]:
     return functools.reduce(jnp.fmin, pivots), functools.reduce(jnp.multiply, pivots)
 
 
-def _pivots(matrix: Any) -> tuple[Any, Any]:
+def _pivots(matrix: Matrix) -> tuple[Scalar, Scalar]:
     """The same for an array, in operations that fit into one kernel."""
     rows = jnp.arange(matrix.shape[0])
 
-    def clear(k: Any, state: tuple) -> tuple:
+    def clear(k: Whole, state: tuple) -> tuple:
         a, least, product = state
         row = jax.lax.dynamic_index_in_dim(a, k, 0, keepdims=False)
         column = jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False)

@@ -7,29 +7,33 @@ every step of a system that declares one ends with a projection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ..base.leaves import Leaves
+from ..base.types import Array, Flag, Params, Scalar, Tree, Vector
 from ..linalg.factor import pseudo_inverse
 from ..system.hybrid import HybridSystem, Instant
 from .model import At, Invariant, Model, Par
 from .validation import flow_leaves, residual_leaves
 
-ROUNDS = 3  # of the projection: the distance falls by its own size in each
+if TYPE_CHECKING:
+    from .builder import Tracer
+
+PROJECTION_ROUNDS = 3  # each multiplies the distance by its own size
 
 
-def invariant(system: HybridSystem, tracer: Any, x: Leaves) -> Invariant:
+def invariant(system: HybridSystem, tracer: Tracer, x: Leaves) -> Invariant:
     """What a system declares, traced and checked."""
     found: dict = {}
     write = 'invariant=lambda now, p: now.x["a"] ** 2 + now.x["b"] ** 2 - 1'
     fn = tracer.fn(residual_leaves("invariant", system.invariant, write, found))
     onto = system.projection or nearest(system.invariant)  # type: ignore[arg-type]
 
-    def there(now: Instant, p: Any) -> list:
+    def there(now: Instant, p: Params) -> list[Array]:
         return flow_leaves(tracer.x, x, onto(now, p), now.z)
 
     names = tuple(n or "invariant" for n in found["shape"].names())
@@ -42,16 +46,16 @@ def nearest(residual: Callable) -> Callable:
     Newton's method with the Jacobian held: every round multiplies the distance by its own size.
     """
 
-    def onto(now: Instant, p: Any) -> Any:
+    def onto(now: Instant, p: Params) -> Tree:
         first, join = ravel_pytree(now.x)
 
-        def values(flat: Any) -> Any:
+        def values(flat: Vector) -> Vector:
             return ravel_pytree(residual(now.replace(x=join(flat)), p))[0]
 
         slope = jax.jacrev(values)(first)
         back = slope.T @ pseudo_inverse(slope @ slope.T)
         flat = first
-        for _ in range(ROUNDS):
+        for _ in range(PROJECTION_ROUNDS):
             flat = flat - back @ values(flat)
         return join(flat)
 
@@ -64,7 +68,7 @@ def residuals(model: Model, at: At, par: Par) -> Leaves:
     return () if rule is None else tuple(rule.fn(model.args(at, par), par))
 
 
-def onto(model: Model, at: At, par: Par) -> At:
+def onto(model: Model, at: At, par: Par) -> Tree:
     """The state with its differential part moved onto the invariants."""
     rule = model.invariant
     if rule is None:
@@ -73,7 +77,7 @@ def onto(model: Model, at: At, par: Par) -> At:
     return model.with_x(at, x)
 
 
-def broken(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
+def broken(model: Model, at: At, par: Par, rtol: Scalar | float, atol: Leaves) -> Flag:
     """Whether an invariant is violated by more than the tolerances explain.
 
     The states could be moved by `10 (atol + rtol |x|)`; the Jacobian says what that does.
@@ -84,7 +88,7 @@ def broken(model: Model, at: At, par: Par, rtol: Any, atol: Leaves) -> Any:
     give = tuple(10 * (a + rtol * jnp.abs(v)) for v, a in zip(x0, atol, strict=False))
     wide = tuple(jnp.broadcast_to(g, v.shape) for g, v in zip(give, x0, strict=True))
 
-    def values(x: Leaves) -> Any:
+    def values(x: Leaves) -> Vector:
         here = model.with_x(at, x)
         return jnp.concatenate([jnp.ravel(v) for v in residuals(model, here, par)])
 

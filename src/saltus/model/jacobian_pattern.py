@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +12,22 @@ from ..base.jax_names import under_jit
 from ..base.leaves import Leaves, frozen
 from ..base.names import numbered
 from ..base.tracing import is_tracer
+from ..base.types import Array, Vector
 from ..linalg.dependence import pattern
 from ..linalg.pattern import Pattern, missing
 from ..system.hybrid import HybridSystem
 from .constraint import _size
 from .model import Fn, Model, Par
 
-LARGE = 40  # unknowns from which a Jacobian is worth looking for zeros
+if TYPE_CHECKING:
+    from .builder import Tracer
+    from .start_leaves import Parts
+
+MIN_SPARSE_SIZE = 40  # unknowns, from which a Jacobian is worth looking for zeros
 
 
 def jacobian_pattern(
-    system: HybridSystem, tracer: Any, parts: Any, flow: Fn, rows: Fn | None, flagged: bool
+    system: HybridSystem, tracer: Tracer, parts: Parts, flow: Fn, rows: Fn | None, flagged: bool
 ) -> Pattern | None:
     """Where the Jacobian of (flow, constraint) by (x, z) can be nonzero, for large systems."""
     given, nx = system.sparsity, len(parts.x)
@@ -38,14 +43,14 @@ def jacobian_pattern(
                 f"HybridSystem: sparsity is for {made.size} unknowns, but x and z have {size}."
             )
         return made
-    if given == "dense" or (given is None and size <= LARGE):
+    if given == "dense" or (given is None and size <= MIN_SPARSE_SIZE):
         return None
     fns = [f for f in (flow, rows) if f is not None]
-    consts = [v.aval for f in fns for v in f.traced.jaxpr.constvars]
-    args = [v.aval for v in flow.traced.jaxpr.invars]
+    consts = [a for f in fns for a in f.traced.inputs[: f.traced.n_consts]]
+    args = flow.traced.inputs[flow.traced.n_consts :]
     avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (*consts, *args)]
 
-    def both(*leaves: Any) -> list:
+    def both(*leaves: Array) -> list:
         shared, k, out = leaves[len(consts) :], 0, []
         for j, f in enumerate(fns):
             own = leaves[k : k + f.traced.n_consts]
@@ -71,7 +76,7 @@ def check_given(model: Model, args: Leaves, par: Par) -> bool:
     shapes = [jnp.shape(v) for v in leaves]
     cuts = np.cumsum([_size(s) for s in shapes])[:-1]
 
-    def both(y: Any) -> Any:
+    def both(y: Vector) -> Any:
         new = [jnp.reshape(v, s) for v, s in zip(jnp.split(y, cuts), shapes, strict=True)]
         given = (*flags, args[0], *new, *args[1 + n_x + n_z :])
         out = list(model.flow_fn(given, par))[:n_x]
@@ -79,6 +84,7 @@ def check_given(model: Model, args: Leaves, par: Par) -> bool:
         return jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in out])
 
     y = jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in leaves])
+    assert model.pattern is not None
     found = missing(model.pattern, both, y)
     if found is None:
         return True

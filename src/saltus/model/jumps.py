@@ -14,20 +14,21 @@ import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves
+from ..base.types import Flag, Scalar, Whole
 from .algebraic_states import attached, determined
 from .model import Action, At, Model, Par
 from .taylor import derivatives, moved
 
-STEEP = 1e200  # its square is infinite
+HUGE_SLOPE = 1e200  # its square is infinite
 
 
 class Firing(NamedTuple):
     """What was decided about a jump: the member of a family; `due` replaces a prescribed time."""
 
-    member: Any
-    due: Any = None
-    grazes: Any = False  # its guard may only touch zero: its slope counts as zero
-    jumps: Any = False  # its guard jumps over zero: what the place depends on is not known
+    member: Whole | int
+    due: Scalar | None = None
+    grazes: Flag | bool = False  # its guard may only touch zero: its slope counts as zero
+    jumps: Flag | bool = False  # its guard jumps over zero: what the place depends on is not known
 
 
 def root_length(
@@ -37,7 +38,7 @@ def root_length(
     par: Par,
     firing: Firing,
     terms: list[Leaves],
-) -> Any:
+) -> Scalar:
     """The root `delta` of the guard along the Taylor flow, with `len(terms)` derivatives (M5).
 
     Chord-Newton from zero with the slope held constant: iteration r makes the r-th derivative
@@ -46,7 +47,7 @@ def root_length(
     degree = len(terms)
     looks = _looks(model, action)
 
-    def along(delta: Any, deg: int) -> Any:
+    def along(delta: Scalar, deg: int) -> Scalar:
         there = moved(at, terms[:deg], delta)
         if looks:
             there = attached(model, there, par, degree)
@@ -56,7 +57,7 @@ def root_length(
     slope = jax.lax.stop_gradient(jax.jvp(lambda s: along(s, 1), (zero,), (one,))[1])
     none = jnp.logical_or(firing.grazes, firing.jumps)
     slope = jnp.where(none, 1.0, slope)
-    steep = jnp.where(none, STEEP, 1.0)  # and of nothing it still makes nothing
+    steep = jnp.where(none, HUGE_SLOPE, 1.0)  # and of nothing it still makes nothing
     delta = zero
     for _ in range(degree):
         miss = jnp.where(firing.jumps, _anything(at, par), along(delta, degree))
@@ -65,11 +66,12 @@ def root_length(
     return delta
 
 
-def _anything(at: At, par: Par) -> Any:
+def _anything(at: At, par: Par) -> Scalar:
     """A number that depends on everything."""
     leaves = (at.tau, *at.w, *par.theta)
     weights = (1.0 + 0.6180339887498949 * k % 1.0 for k in range(len(leaves)))
-    return sum(w * jnp.sum(v) for w, v in zip(weights, leaves, strict=True))
+    total: Any = sum(w * jnp.sum(v) for w, v in zip(weights, leaves, strict=True))
+    return total
 
 
 def _looks(model: Model, action: Action) -> bool:
@@ -88,7 +90,7 @@ def approach(model: Model, action: Action, at: At, par: Par, firing: Firing, deg
     return attached(model, there, par, degree)
 
 
-def reset(model: Model, action: Action, at: At, par: Par, member: Any, degree: int) -> At:
+def reset(model: Model, action: Action, at: At, par: Par, member: Whole | int, degree: int) -> At:
     """The state just after `action` (M6)."""
     after = model.reset(action, attached(model, at, par, degree), par, member)
     if any(a.kind == "time" for a in model.actions):

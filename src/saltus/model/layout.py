@@ -12,17 +12,36 @@ and values, ticks pairs of period and offset. Sweeps append save times to `theta
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..base.leaves import Leaves, Shape
+from ..base.types import Array, Flag, Scalar, Vector
 
-T = TypeVar("T")
+
+class HasW(Protocol):
+    """Anything with the float leaves of a row state."""
+
+    @property
+    def w(self) -> Leaves: ...
+
+
+class HasTheta(Protocol):
+    """Anything with the parameters that are differentiated."""
+
+    @property
+    def theta(self) -> Leaves: ...
+
+
+At_ = TypeVar("At_", bound=HasW)  # and the same with other leaves
+Par_ = TypeVar("Par_", bound=HasTheta)
+Record = TypeVar("Record")
 
 
 class At(NamedTuple):
     """Where a row starts: offset from t0, float leaves, recorded leaves, algebraic states."""
 
-    tau: Any
+    tau: Scalar
     w: Leaves
     i: Leaves
     z: Leaves = ()
@@ -33,18 +52,18 @@ class Par(NamedTuple):
 
     theta: Leaves
     iota: Leaves
-    backward: Any
+    backward: Flag
 
     @property
-    def t0(self) -> Any:
+    def t0(self) -> Scalar:
         return self.theta[0]
 
     @property
-    def t1(self) -> Any:
+    def t1(self) -> Scalar:
         return self.theta[1]
 
 
-def _with(record: T, **changes: Any) -> T:
+def _with(record: Record, **changes: Any) -> Record:
     """A named tuple or a dataclass with some fields changed."""
     old: Any = record
     named = hasattr(old, "_replace")
@@ -65,6 +84,7 @@ class Places:
     first_tick: int
     n_p: tuple[int, int]
     n_theta: int
+    n_iota: int
     actions: tuple[Any, ...]
 
     # -- of w ---------------------------------------------------------------------------------
@@ -91,47 +111,55 @@ class Places:
         """Float leaves of a row state."""
         return self.place_pending + sum(a.kind == "time" for a in self.actions)
 
-    def x_of(self, at: Any) -> Leaves:
+    def x_of(self, at: HasW) -> Leaves:
         """The differential states."""
         return at.w[: self.nx]
 
-    def integrals_of(self, at: Any) -> Leaves:
+    def integrals_of(self, at: HasW) -> Leaves:
         """The integrals q."""
         return at.w[self.nx : self.moving]
 
-    def moving_of(self, at: Any) -> Leaves:
+    def moving_of(self, at: HasW) -> Leaves:
         """What the flow moves: x and q."""
         return at.w[: self.moving]
 
-    def held_of(self, at: Any) -> Leaves:
+    def held_of(self, at: HasW) -> Leaves:
         """What the flow does not move: discrete floats and pending times."""
         return at.w[self.moving :]
 
-    def discrete_of(self, at: Any) -> Leaves:
+    def discrete_of(self, at: HasW) -> Leaves:
         """The discrete floats."""
         return at.w[self.moving : self.place_pending]
 
-    def pending_of(self, at: Any) -> Leaves:
+    def pending_of(self, at: HasW) -> Leaves:
         """The times of planned events."""
         return at.w[self.place_pending :]
 
-    def with_x(self, at: T, x: Any, **changes: Any) -> T:
+    def with_x(self, at: At_, x: Iterable[Array], **changes: Any) -> At_:
         """The same with other differential states, and with changes of other fields."""
-        old: Any = at
-        return _with(at, w=(*x, *old.w[self.nx :]), **changes)
+        return _with(at, w=(*x, *at.w[self.nx :]), **changes)
 
-    def with_moving(self, at: T, moving: Any, **changes: Any) -> T:
+    def with_moving(self, at: At_, moving: Iterable[Array], **changes: Any) -> At_:
         """The same with another x and q, and with changes of other fields."""
         return _with(at, w=(*moving, *self.held_of(at)), **changes)
 
-    def with_held(self, at: T, held: Any, **changes: Any) -> T:
+    def with_held(self, at: At_, held: Iterable[Array], **changes: Any) -> At_:
         """The same with other discrete floats and pending times."""
         return _with(at, w=(*self.moving_of(at), *held), **changes)
 
-    def with_pending(self, at: T, times: Any) -> T:
+    def with_pending(self, at: At_, times: Iterable[Array]) -> At_:
         """The same with other times of planned events."""
-        old: Any = at
-        return _with(at, w=(*old.w[: self.place_pending], *times))
+        return _with(at, w=(*at.w[: self.place_pending], *times))
+
+    def blank_at(self) -> At:
+        """A row state with zeros for all leaves: its structure."""
+        zero: Any = 0
+        return At(zero, (0,) * self.n_w, (0,) * self.n_i, (0,) * self.n_z)
+
+    def blank_par(self) -> Par:
+        """Parameters with zeros for all leaves."""
+        zero: Any = 0
+        return Par((0,) * self.n_theta, (0,) * self.n_iota, zero)
 
     # -- of i and z ---------------------------------------------------------------------------
     @property
@@ -161,44 +189,43 @@ class Places:
         return self.place_segments + len(self.signals)
 
     # -- of theta -----------------------------------------------------------------------------
-    def p_of(self, par: Any) -> Leaves:
+    def p_of(self, par: HasTheta) -> Leaves:
         """The floats of p."""
         return par.theta[2 : 2 + self.n_p[0]]
 
-    def with_p(self, par: T, p: Any) -> T:
+    def with_p(self, par: Par_, p: Iterable[Array]) -> Par_:
         """The same with other floats of p."""
         return self._with_theta(par, 2, p)
 
-    def signal_of(self, par: Any, k: int) -> tuple[Any, Any]:
+    def signal_of(self, par: HasTheta, k: int) -> tuple[Vector, Array]:
         """The times and the values of input number `k`."""
         slot = self.signals[k][1]
         return par.theta[slot], par.theta[slot + 1]
 
-    def with_signals(self, par: T, leaves: Any) -> T:
+    def with_signals(self, par: Par_, leaves: Iterable[Array]) -> Par_:
         """The same with other times and values, in turn, of all inputs."""
         return self._with_theta(par, 2 + self.n_p[0], leaves)
 
-    def tick_of(self, par: Any, k: int) -> tuple[Any, Any]:
+    def tick_of(self, par: HasTheta, k: int) -> tuple[Scalar, Scalar]:
         """The period and the offset of ticks number `k`."""
         slot = self.first_tick + 2 * k
         return par.theta[slot], par.theta[slot + 1]
 
-    def closed_over_of(self, par: Any) -> Leaves:
+    def closed_over_of(self, par: HasTheta) -> Leaves:
         """The floats that model functions close over."""
         return par.theta[self.first_tick + 2 * self.ticks : self.n_theta - 1]
 
-    def probe_of(self, par: Any) -> Any:
+    def probe_of(self, par: HasTheta) -> Scalar:
         """How much of their local errors is added to steps, to estimate errors."""
         return par.theta[self.n_theta - 1]
 
-    def with_probe(self, par: T, probe: Any) -> T:
+    def with_probe(self, par: Par_, probe: Scalar) -> Par_:
         """The same with another probe."""
         return self._with_theta(par, self.n_theta - 1, (probe,))
 
-    def _with_theta(self, par: T, first: int, leaves: Any) -> T:
-        old: Any = par
+    def _with_theta(self, par: Par_, first: int, leaves: Iterable[Array]) -> Par_:
         new = tuple(leaves)
-        return _with(par, theta=(*old.theta[:first], *new, *old.theta[first + len(new) :]))
+        return _with(par, theta=(*par.theta[:first], *new, *par.theta[first + len(new) :]))
 
     @property
     def places_of_values(self) -> frozenset[int]:

@@ -11,13 +11,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..base.leaves import Leaves, Shape
 from ..base.tracing import Traced, operations
+from ..base.types import Array, Scalar, Treedef, Whole
+from ..linalg.pattern import Pattern
 from ..system.inputs import Signal
 from .layout import At, Par, Places
 
-LIGHT, LONG = 24, 100  # operations
+MAX_LIGHT, MAX_SHORT = 24, 100  # operations of a flow that is light, and of one that is not long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +29,13 @@ class Fn:
 
     traced: Traced
     slots: tuple[tuple[str, int], ...]
-    out: Any = None
+    out: Treedef | None = None
 
-    def closed_over(self, par: Par) -> list:
+    def closed_over(self, par: Par) -> list[Array]:
         """The values of what it closes over."""
         return [par.theta[j] if kind == "f" else par.iota[j] for kind, j in self.slots]
 
-    def __call__(self, args: Leaves, par: Par) -> list:
+    def __call__(self, args: Leaves, par: Par) -> list[Array]:
         return self.traced.call(*self.closed_over(par), *args)
 
 
@@ -101,7 +104,7 @@ class Model(Places):
     p: Shape
     modes: tuple[str, ...]
     signals: tuple[tuple[type[Signal], int], ...]  # class and first slot of each signal
-    u_tree: Any
+    u_tree: Treedef | None
     kinks: int  # comparisons marked by `when`
     ticks: int
     first_tick: int  # first slot of (period, offset) pairs in theta
@@ -113,7 +116,9 @@ class Model(Places):
     actions: tuple[Action, ...]
     dtypes: tuple[Any, ...]  # of the moving leaves
     constraint: Constraint | None = None
-    pattern: Any = None  # where the Jacobian of (flow, constraint) by (x, z) can be nonzero
+    pattern: Pattern | None = (
+        None  # where the Jacobian of (flow, constraint) by (x, z) can be nonzero
+    )
     invariant: Invariant | None = None
     one_way: bool = False  # made for time that goes forward
 
@@ -128,7 +133,7 @@ class Model(Places):
     @property
     def x_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of the differential leaves."""
-        return tuple(v.aval.shape for v in self.flow_fn.traced.jaxpr.outvars[: self.nx])
+        return tuple(v.shape for v in self.flow_fn.traced.outputs[: self.nx])
 
     @property
     def families(self) -> int:
@@ -136,7 +141,7 @@ class Model(Places):
         return int(any(a.size is not None for a in self.actions))
 
     @property
-    def kind_dtype(self) -> Any:
+    def kind_dtype(self) -> np.dtype:
         """The smallest integer that holds a row's kind: the tape is written for every row."""
         return jnp.dtype("int8") if 2 * len(self.actions) + 1 < 127 else jnp.dtype("int32")
 
@@ -161,15 +166,15 @@ class Model(Places):
     @property
     def light(self) -> bool:
         """Whether the flow is so short that copies of it cost next to nothing."""
-        return self.constraint is None and self.length <= LIGHT
+        return self.constraint is None and self.length <= MAX_LIGHT
 
     @property
     def long(self) -> bool:
         """Whether the flow is so long a program that it should not be written down many times."""
-        return self.length > LONG
+        return self.length > MAX_SHORT
 
     # -- arguments of user functions ----------------------------------------------------------
-    def inputs(self, t: Any, i: Leaves, par: Par) -> list:
+    def inputs(self, t: Scalar, i: Leaves, par: Par) -> list[Array]:
         """The inputs' values: each signal read in its own segment, constant within a row."""
         values = []
         for j, (cls, _) in enumerate(self.signals):
@@ -177,7 +182,7 @@ class Model(Places):
             values.append(signal.value(t, i[self.place_segments + j]))
         return values
 
-    def args(self, at: At, par: Par, member: Any = 0) -> Leaves:
+    def args(self, at: At, par: Par, member: Whole | int = 0) -> Leaves:
         """The flat arguments of every traced user function."""
         t = par.t0 + at.tau
         return (
@@ -193,9 +198,9 @@ class Model(Places):
         )
 
     def zero_integrals(self) -> Leaves:
-        outs = self.flow_fn.traced.jaxpr.outvars[self.nx :]
+        outs = self.flow_fn.traced.outputs[self.nx :]
         return tuple(
-            jnp.zeros(v.aval.shape, d) for v, d in zip(outs, self.dtypes[self.nx :], strict=True)
+            jnp.zeros(v.shape, d) for v, d in zip(outs, self.dtypes[self.nx :], strict=True)
         )
 
     # -- the system on leaves -----------------------------------------------------------------
@@ -218,7 +223,7 @@ class Model(Places):
         args = self.args(at, par)
         return tuple(self._guard_value(a, args, par) for a in self.guards)
 
-    def _guard_value(self, action: Action, args: Leaves, par: Par) -> Any:
+    def _guard_value(self, action: Action, args: Leaves, par: Par) -> Array:
         """A guard's value; 1 while it is not in force, where it may not even be defined."""
         value = action.guard(args, par)[0]  # type: ignore[misc]
         if action.active is None:
@@ -230,14 +235,14 @@ class Model(Places):
         args = self.args(at, par)
         return tuple(True if a.active is None else a.active(args, par)[0] for a in self.guards)
 
-    def one_guard(self, action: Action, at: At, par: Par, member: Any) -> Any:
+    def one_guard(self, action: Action, at: At, par: Par, member: Whole | int) -> Scalar:
         """The value of one guard, of one member if it is a family."""
         value = action.guard(self.args(at, par), par)[0]  # type: ignore[misc]
         if action.size is None:
             return value
         return jax.lax.dynamic_index_in_dim(value, member, keepdims=False)
 
-    def time_of(self, action: Action, at: At, par: Par) -> Any:
+    def time_of(self, action: Action, at: At, par: Par) -> Scalar:
         """When a timed action is due, as an offset from t0; it may lie behind."""
         if action.kind == "time":
             return self.pending_of(at)[action.index] - par.t0
@@ -262,7 +267,7 @@ class Model(Places):
         times = [jnp.asarray(v, dtype=jnp.float64) for v in times]
         return self.with_pending(at, times)
 
-    def reset(self, action: Action, at: At, par: Par, member: Any) -> At:
+    def reset(self, action: Action, at: At, par: Par, member: Whole | int) -> At:
         """The state just after `action` (M6): the reset, then counters.
 
         Its algebraic states are a guess, and its pending times still old."""

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, frozen
+from ..base.types import Matrix, Scalar, Vector
 from ..linalg.vectors import Layout
 from .algebraic_states import hidden
 from .invariants import onto
 from .model import At, Model, Par
 
-DEGREE = 3  # derivatives of a repaired start are exact up to this order
+EXACT_DERIVATIVES = 3  # of a repaired start
 
 
-def condition(model: Model, at: At, par: Par) -> Any:
+def condition(model: Model, at: At, par: Par) -> Scalar:
     """The condition number of the equations for z."""
     return jnp.linalg.cond(slopes(model, at, par))
 
 
-def slopes(model: Model, at: At, par: Par) -> Any:
+def slopes(model: Model, at: At, par: Par) -> Matrix:
     """The Jacobian of the equations for z, as a matrix."""
     z = Layout(model.constraint.shapes)  # type: ignore[union-attr]
 
-    def residual(flat: Any) -> Any:
+    def residual(flat: Vector) -> Vector:
         leaves, k = [], 0
         for shape, size in zip(z.shapes, z.sizes, strict=True):
             leaves.append(jnp.reshape(flat[k : k + size], shape))
@@ -48,10 +47,10 @@ def projected(model: Model, at: At, par: Par) -> At:
         return at
     flat0, sizes = _ravel(model.x_of(at))
 
-    def g(x: Any, at: At, par: Par) -> Any:
+    def g(x: Vector, at: At, par: Par) -> Vector:
         return _kept(model, model.with_x(at, _unravel(x, model.x_of(at), sizes)), par)
 
-    def kkt(y: Any, at: At, par: Par) -> Any:
+    def kkt(y: Vector, at: At, par: Par) -> Vector:
         x, mu = y[: flat0.size], y[flat0.size :]
         value, pull = jax.vjp(lambda v: g(v, at, par), x)
         return jnp.concatenate([x - _ravel(model.x_of(at))[0] + pull(mu)[0], value])
@@ -59,19 +58,19 @@ def projected(model: Model, at: At, par: Par) -> At:
     calm = frozen((at, par))
     size = jax.eval_shape(lambda: g(flat0, at, par)).shape[0]
 
-    def newton(y: Any, _: Any) -> tuple:
+    def newton(y: Vector, _: None) -> tuple[Vector, None]:
         jac = jax.jacfwd(kkt)(y, *calm)
         return y - jnp.linalg.lstsq(jac, kkt(y, *calm))[0], None
 
     first = jnp.concatenate([frozen(flat0), jnp.zeros(size)])
     root = frozen(jax.lax.scan(newton, first, None, length=20)[0])
     inverse = frozen(jnp.linalg.pinv(jax.jacfwd(kkt)(root, *calm)))
-    for _ in range(DEGREE):
+    for _ in range(EXACT_DERIVATIVES):
         root = root - inverse @ kkt(root, at, par)
     return model.with_x(at, _unravel(root[: flat0.size], model.x_of(at), sizes))
 
 
-def _kept(model: Model, at: At, par: Par) -> Any:
+def _kept(model: Model, at: At, par: Par) -> Vector:
     """The equations of index 2 that are in force, as a vector."""
     rule = model.constraint
     values = model.residuals(at, par)
@@ -92,7 +91,7 @@ def along(model: Model, at: At, par: Par, step: Leaves, change: Leaves) -> Leave
     if model.constraint is None or model.constraint.highest == 1:
         return step
 
-    def values(x: Leaves, theta: Leaves) -> Any:
+    def values(x: Leaves, theta: Leaves) -> Vector:
         return _kept(model, model.with_x(at, x), par._replace(theta=theta))
 
     push = lambda dx, dtheta: jax.jvp(values, (model.x_of(at), par.theta), (dx, dtheta))[1]
@@ -112,11 +111,11 @@ def _onto(model: Model, at: At, par: Par) -> At:
     return onto(model, at._replace(w=tuple(map(jnp.add, at.w, moved))), par)
 
 
-def _ravel(leaves: Leaves) -> tuple[Any, list[int]]:
+def _ravel(leaves: Leaves) -> tuple[Vector, list[int]]:
     return jnp.concatenate([jnp.ravel(v) for v in leaves]), [v.size for v in leaves]
 
 
-def _unravel(flat: Any, like: Leaves, sizes: list[int]) -> Leaves:
+def _unravel(flat: Vector, like: Leaves, sizes: list[int]) -> Leaves:
     out, k = [], 0
     for leaf, size in zip(like, sizes, strict=True):
         out.append(jnp.reshape(flat[k : k + size], leaf.shape).astype(leaf.dtype))

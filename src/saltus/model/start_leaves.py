@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from ..base.leaves import Leaves, check_precision, split
 from ..base.tracing import is_tracer
 from ..base.tracing_errors import UNTRACEABLE, noted, untraceable
+from ..base.types import Params, Scalar, Tree, Treedef, Whole
 from ..system.hybrid import HybridSystem, Instant
 from ..system.inputs import Signal, is_signal
 from .validation import check_algebraic
@@ -18,18 +19,18 @@ from .validation import check_algebraic
 class Parts(NamedTuple):
     """The leaves of a start and of parameters."""
 
-    t: Any
+    t: Scalar
     x: Leaves
     z: Leaves
     d: Leaves
     d_others: Leaves
-    mode: Any
+    mode: Whole | None
     p: Leaves
     p_others: Leaves
     signals: tuple[Signal, ...]
 
 
-def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Parts]:
+def dismantle(system: HybridSystem, start: Instant, p: Params) -> tuple[tuple, Parts]:
     """The shapes and leaves of everything a solve is given."""
     check_precision()
     if not isinstance(system, HybridSystem):
@@ -71,7 +72,7 @@ def dismantle(system: HybridSystem, start: Instant, p: Any) -> tuple[tuple, Part
     return (x_shape, z_shape, d_shape, p_shape, u_tree), parts
 
 
-def _mode(system: HybridSystem, mode: Any) -> Any:
+def _mode(system: HybridSystem, mode: Any) -> Whole | None:
     if not system.modes:
         if mode is not None:
             raise ValueError(
@@ -94,7 +95,7 @@ def _mode(system: HybridSystem, mode: Any) -> Any:
     return jnp.asarray(mode, dtype=jnp.int32)
 
 
-def _signals(system: HybridSystem, p: Any) -> tuple[tuple[Signal, ...], Any]:
+def _signals(system: HybridSystem, p: Params) -> tuple[tuple[Signal, ...], Treedef | None]:
     if system.inputs is None:
         return (), None
     tree = system.inputs
@@ -116,7 +117,7 @@ def _signals(system: HybridSystem, p: Any) -> tuple[tuple[Signal, ...], Any]:
     return tuple(leaves), treedef
 
 
-def _inputs(t: Any, signals: tuple[Signal, ...], u_tree: Any) -> Any:
+def _inputs(t: Scalar, signals: tuple[Signal, ...], u_tree: Treedef | None) -> Tree:
     """What model functions read as `now.u` at a time."""
     values = [s.value(t, s.segment(t, False)) for s in signals]
     return None if u_tree is None else jax.tree.unflatten(u_tree, values)

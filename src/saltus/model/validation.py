@@ -5,18 +5,24 @@ Each message says what was wrong, what was expected, and the line to write.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, Shape, split
+from ..base.names import ENTRY, UnknownName, last_name, leaf_names, unknown, whole_name
 from ..base.text import picture
+from ..base.types import Array, Function, Params, Tree, Treedef, Whole
 from ..system.hybrid import HybridSystem, Instant, called
+from .model import Model
+
+if TYPE_CHECKING:
+    from .start_leaves import Parts
 
 
-def check_algebraic(system: HybridSystem, start: Instant, z: Any) -> None:
+def check_algebraic(system: HybridSystem, start: Instant, z: Shape) -> None:
     """A start has z if the system has a constraint, and dx only if it is fully implicit."""
     if start.dx is not None:
         raise ValueError(
@@ -35,7 +41,7 @@ def check_algebraic(system: HybridSystem, start: Instant, z: Any) -> None:
         )
 
 
-def flow_leaves(x: Shape, leaves: Leaves, value: Any, z: Any = None) -> list:
+def flow_leaves(x: Shape, leaves: Leaves, value: Tree, z: Tree = None) -> list[Array]:
     """The flow's value leaf by leaf, checked against the state."""
     advice = "Return x' with the same fields as x."
     if jax.tree.leaves(z):
@@ -43,7 +49,9 @@ def flow_leaves(x: Shape, leaves: Leaves, value: Any, z: Any = None) -> list:
     return _like("flow", "x'", x, leaves, value, advice)
 
 
-def _like(owner: str, what: str, shape: Shape, leaves: Leaves, value: Any, advice: str) -> list:
+def _like(
+    owner: str, what: str, shape: Shape, leaves: Leaves, value: Tree, advice: str
+) -> list[Array]:
     flat, treedef = jax.tree.flatten(value)
     if treedef != shape.treedef:
         if isinstance(value, list | tuple) and len(leaves) == 1 and jnp.ndim(leaves[0]):
@@ -67,7 +75,7 @@ def _like(owner: str, what: str, shape: Shape, leaves: Leaves, value: Any, advic
     return out
 
 
-def rate_leaves(value: Any, found: dict) -> list:
+def rate_leaves(value: Tree, found: dict) -> list[Array]:
     """The integrands leaf by leaf; their shape goes to `found`."""
     shape, floats, others = split(value, floats_only=True)
     if others or shape.statics or not floats:
@@ -79,10 +87,10 @@ def rate_leaves(value: Any, found: dict) -> list:
     return list(floats)
 
 
-def guard_leaves(owner: str, guard: Callable, found: dict) -> Callable:
+def guard_leaves(owner: str, guard: Function, found: dict) -> Function:
     """A guard as one scalar or vector; the number of members goes to `found`."""
 
-    def flat(now: Instant, p: Any) -> list:
+    def flat(now: Instant, p: Params) -> list[Array]:
         value = called(f"{owner}: guard", guard, now, p)
         try:
             value = jnp.asarray(value)
@@ -105,8 +113,8 @@ def guard_leaves(owner: str, guard: Callable, found: dict) -> Callable:
     return flat
 
 
-def truth_leaf(owner: str, active: Callable) -> Callable:
-    def flat(now: Instant, p: Any) -> list:
+def truth_leaf(owner: str, active: Function) -> Function:
+    def flat(now: Instant, p: Params) -> list[Array]:
         value = jnp.asarray(called(f"{owner}: active", active, now, p))
         if value.dtype != bool or value.shape:
             raise TypeError(
@@ -118,8 +126,8 @@ def truth_leaf(owner: str, active: Callable) -> Callable:
     return flat
 
 
-def time_leaf(owner: str, next_time: Any) -> Callable:
-    def flat(now: Instant, p: Any) -> list:
+def time_leaf(owner: str, next_time: Function) -> Function:
+    def flat(now: Instant, p: Params) -> list[Array]:
         value = called(f"{owner}: next_time", next_time, now, p)
         value = jnp.asarray(value, dtype=jnp.float64)
         if value.shape:
@@ -130,12 +138,12 @@ def time_leaf(owner: str, next_time: Any) -> Callable:
 
 
 def reset_leaves(
-    owner: str, reset: Callable, shapes: tuple, parts: Any, modes: tuple[str, ...]
-) -> Callable:
+    owner: str, reset: Function, shapes: tuple, parts: Parts, modes: tuple[str, ...]
+) -> Function:
     x_shape, z_shape, d_shape = shapes
     advice = "Return now.replace({}=...) with the same fields."
 
-    def flat(now: Instant, p: Any) -> list:
+    def flat(now: Instant, p: Params) -> list[Array]:
         after = called(f"{owner}: reset", reset, now, p)
         if not isinstance(after, Instant):
             raise TypeError(
@@ -166,7 +174,7 @@ def reset_leaves(
     return flat
 
 
-def _discrete(owner: str, shape: Shape, d: Any, parts: Any) -> tuple[list, list]:
+def _discrete(owner: str, shape: Shape, d: Tree, parts: Parts) -> tuple[list[Array], list[Array]]:
     """The leaves of a new discrete state, each of the kind and shape it had."""
     olds_f, olds_o = iter(parts.d), iter(parts.d_others)
     floats, others = [], []
@@ -189,7 +197,7 @@ def _discrete(owner: str, shape: Shape, d: Any, parts: Any) -> tuple[list, list]
     return floats, others
 
 
-def _mode_index(owner: str, mode: Any, modes: tuple[str, ...]) -> Any:
+def _mode_index(owner: str, mode: Any, modes: tuple[str, ...]) -> int | Whole:
     if isinstance(mode, str):
         if mode not in modes:
             raise ValueError(
@@ -204,10 +212,11 @@ def _mode_index(owner: str, mode: Any, modes: tuple[str, ...]) -> Any:
     return mode
 
 
-def residual_leaves(owner: str, fn: Any, write: str, found: dict) -> Any:
+def residual_leaves(owner: str, fn: Function | None, write: str, found: dict) -> Function:
     """Numbers that are zero on the solution, leaf by leaf; their shape goes to `found`."""
 
-    def flat(now: Instant, p: Any) -> list:
+    def flat(now: Instant, p: Params) -> list[Array]:
+        assert fn is not None
         value = called(owner, fn, now, p)
         shape, leaves, others = split(value, floats_only=True)
         if others or shape.statics or not leaves:
@@ -222,7 +231,7 @@ def residual_leaves(owner: str, fn: Any, write: str, found: dict) -> Any:
     return flat
 
 
-def _only_floats(owner: str, shape: Shape, value: Any) -> None:
+def _only_floats(owner: str, shape: Shape, value: Tree) -> None:
     """Equations are differentiated: neither truth values nor integers can be."""
     for name, leaf in zip(shape.names(), jax.tree.leaves(value), strict=True):
         dtype = jnp.result_type(leaf)
@@ -233,3 +242,32 @@ def _only_floats(owner: str, shape: Shape, value: Any) -> None:
                 'is zero on the solution. Write now.z["i"] - p["k"] * now.x["v"], a difference '
                 "and not a comparison."
             )
+
+
+_right: weakref.WeakKeyDictionary[HybridSystem, weakref.WeakSet[Model]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def check_units(system: HybridSystem, start: Instant, p: Params, model: Model) -> None:
+    """Refuses units of names that nothing in a model has; looks once at each model."""
+    seen = _right.setdefault(system, weakref.WeakSet())
+    if not system.units or model in seen:
+        return
+    trees = [(start.x, "x"), (start.z, "z"), (start.d, "d"), (start.dx, "dx"), (p, "p")]
+    trees += [(model.x.join([0.0] * model.nx, ()), "y"), (model.z.join([0.0] * model.n_z, ()), "z")]
+    trees += [(model.q.join([0.0] * (model.moving - model.nx), ()), "integral")]
+    trees += [(_blank(model.u_tree), "u")]
+    if model.output_fn is not None:
+        trees.append((_blank(model.output_fn.out), "y"))
+    known = ["t", *dict.fromkeys(name for tree in trees for name in leaf_names(*tree))]
+    fitting = {part for name in known for part in (name, whole_name(name), last_name(name))}
+    for name in system.units:
+        entry = ENTRY.fullmatch(str(name))
+        if name not in fitting and (entry is None or entry[1] not in fitting):
+            raise UnknownName(f"HybridSystem: units: {unknown(str(name), known)}")
+    seen.add(model)
+
+
+def _blank(tree: Treedef | None) -> Tree:
+    return None if tree is None else jax.tree.unflatten(tree, [0.0] * tree.num_leaves)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,16 +16,18 @@ import numpy as np
 from ..base.captured_values import current
 from ..base.leaves import frozen, split
 from ..base.tracing import is_traced
-from ..linalg.dense import DEPENDENT, leading
+from ..base.types import Array, Flag, Matrix, Params, Tree, Vector, Whole
+from ..linalg.dense import MIN_PIVOT, leading
 from ..linalg.factor import pseudo_inverse
+from ..system.hybrid import Instant
 from .description import Description
 from .equations import Equations
 
-TRIES = 100
-DEGREE = 3  # derivatives of an assembled start are exact up to this order
-SINGULAR = 1e4  # condition of the constraints beyond which a start is warned of
-CLOSE = 1e-8  # residuals, relative to what a unit of motion does to them
-SOFT = 1e-4  # the same for springs in the place of constraints
+NEWTON_STEPS = 100  # of an assembly
+DERIVATIVE_ORDER = 3  # up to which derivatives of an assembled start are exact
+SINGULAR_CONDITION = 1e4  # of the constraints: beyond, a start is warned of
+RESIDUAL_LIMIT = 1e-8  # relative to what a unit of motion does to a constraint
+SPRING_RESIDUAL_LIMIT = 1e-4  # the same for springs in the place of constraints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Assembly:
     @property
     def consistent(self) -> bool:
         values = [*self.position.values(), *self.velocity.values()]
-        return all(abs(v) <= CLOSE for v in values)
+        return all(abs(v) <= RESIDUAL_LIMIT for v in values)
 
     def __str__(self) -> str:
         lines = [
@@ -69,28 +71,28 @@ class Assembly:
 class _Numbers(NamedTuple):
     """What is computed of the constraints and the inertia at an instant."""
 
-    slope: Any
-    position: Any
-    velocity: Any
-    mass: Any
-    mask: Any
+    slope: Matrix
+    position: Vector
+    velocity: Vector
+    mass: Array
+    mask: Array | None
 
 
 @eqx.filter_jit
-def _numbers(model: Description, now: Any, p: Any, reads: Any) -> _Numbers:
+def _numbers(model: Description, now: Instant, p: Params, reads: Hashable) -> _Numbers:
     """`reads` are the values that the model's functions read: with others, another program."""
     at = Equations(model, now, p)
     velocity = at.velocity(at.t, at.q, at.v)
     return _Numbers(at.slope, at.position(at.t, at.q), velocity, at.mass, at.mask)
 
 
-def numbered_mode(model: Description, now: Any) -> Any:
+def numbered_mode(model: Description, now: Instant) -> Instant:
     """The instant with its phase as a number."""
     known = isinstance(now.mode, str)
     return now.replace(mode=list(model.phases or ()).index(now.mode)) if known else now
 
 
-def report(model: Description, now: Any, p: Any) -> Assembly:
+def report(model: Description, now: Instant, p: Params) -> Assembly:
     """Rank, redundant constraints and residuals, on the host."""
     now = numbered_mode(model, now)
     found = jax.tree.map(np.asarray, _numbers(model, now, p, current(model).key))
@@ -116,7 +118,7 @@ def _nonzero(scale: np.ndarray) -> np.ndarray:
     return np.where(scale > 0, scale, 1.0)
 
 
-def assembled(model: Description, now: Any, p: Any, hold: Sequence[str] = ()) -> Any:
+def assembled(model: Description, now: Instant, p: Params, hold: Sequence[str] = ()) -> Instant:
     """Coordinates and velocities near those of `now` that obey the constraints (M67).
 
     Coordinates named in `hold` stay, and so do their velocities.
@@ -127,34 +129,36 @@ def assembled(model: Description, now: Any, p: Any, hold: Sequence[str] = ()) ->
 
 
 @eqx.filter_jit
-def _assembled(model: Description, now: Any, p: Any, free: Any, reads: Any) -> Any:
+def _assembled(
+    model: Description, now: Instant, p: Params, free: Vector, reads: Hashable
+) -> dict[str, Tree]:
     calm, quiet = frozen((now, p))
 
     first = Equations(model, calm, quiet)
 
-    def back_at(q: Any) -> Any:
+    def back_at(q: Vector) -> Matrix:
         here = calm.replace(x={"q": first.join(q), "v": calm.x["v"]})
         inner = Equations(model, here, quiet).slope * free[None, :]
         return inner.T @ pseudo_inverse(inner @ inner.T)
 
-    def closer(_: Any, q: Any) -> Any:
+    def closer(_: Whole, q: Vector) -> Vector:
         change = back_at(q) @ first.position(first.t, q)
         largest = jnp.max(jnp.abs(change))
         room = 0.3 * (jnp.max(jnp.abs(q)) + 1e-3)  # no step so long that it leaves the branch
         return q - change * jnp.minimum(1.0, room / jnp.where(largest > 0, largest, 1.0))
 
-    root = jax.lax.fori_loop(0, TRIES, closer, first.q)
+    root = jax.lax.fori_loop(0, NEWTON_STEPS, closer, first.q)
     back = frozen(back_at(root))
     at = Equations(model, now, p)
     q, v = at.q + frozen(root - first.q), at.v
-    for _ in range(DEGREE):
+    for _ in range(DERIVATIVE_ORDER):
         q = q - back @ at.position(at.t, q)
-    for _ in range(DEGREE + 1):
+    for _ in range(DERIVATIVE_ORDER + 1):
         v = v - back @ at.velocity(at.t, q, v)
     return {"q": at.join(q), "v": at.join(v)}
 
 
-def _named(q: Any, hold: Sequence[str]) -> np.ndarray:
+def _named(q: Tree, hold: Sequence[str]) -> np.ndarray:
     """Which numbers of q belong to the named leaves."""
     shape, leaves, _ = split(q, floats_only=True)
     names = shape.names()
@@ -166,7 +170,7 @@ def _named(q: Any, hold: Sequence[str]) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def checked(model: Description, now: Any, p: Any, assembled: bool) -> None:
+def checked(model: Description, now: Instant, p: Params, assembled: bool) -> None:
     """Say what is wrong with a start, where its numbers are known."""
     if is_traced((now, p)) or model.constraint is None:
         return
@@ -180,7 +184,7 @@ def checked(model: Description, now: Any, p: Any, assembled: bool) -> None:
             what = "No coordinates that obey the constraints were found"
             advice = "Start from a better guess"
         raise ValueError(f"Mechanism: {what}. {advice}.\n{found}")
-    if found.condition > SINGULAR:
+    if found.condition > SINGULAR_CONDITION:
         warnings.warn(
             "Mechanism: the start is close to a singular configuration, where constraints come to "
             f"depend on each other (condition {found.condition:.1e}): forces and accelerations are "
@@ -196,14 +200,14 @@ def checked(model: Description, now: Any, p: Any, assembled: bool) -> None:
         )
 
 
-def massive(model: Description, now: Any, p: Any) -> Any:
+def massive(model: Description, now: Instant, p: Params) -> Flag:
     """Whether every coordinate has inertia, where that is not known before the program runs."""
     mass = Equations(model, numbered_mode(model, now), p).mass
     sizes = mass if mass.ndim == 1 else jnp.linalg.eigvalsh(0.5 * (mass + mass.T))
-    return jnp.all(sizes > DEPENDENT * jnp.max(jnp.abs(sizes)))
+    return jnp.all(sizes > MIN_PIVOT * jnp.max(jnp.abs(sizes)))
 
 
-def near(model: Description, now: Any, p: Any) -> Any:
+def near(model: Description, now: Instant, p: Params) -> Flag:
     """Whether a start obeys the constraints as far as springs in their place keep to them."""
     if model.constraint is None:
         return jnp.ones((), bool)
@@ -212,15 +216,18 @@ def near(model: Description, now: Any, p: Any) -> Any:
     scale = jnp.where(scale > 0, scale, 1.0)
     rows = jnp.ones(scale.shape, bool) if at.mask is None else at.mask
     pairs = ((at.position(at.t, at.q), at.q), (at.velocity(at.t, at.q, at.v), at.v))
-    off = [jnp.abs(r) / scale > SOFT * (1.0 + jnp.max(jnp.abs(size))) for r, size in pairs]
+    off = [
+        jnp.abs(r) / scale > SPRING_RESIDUAL_LIMIT * (1.0 + jnp.max(jnp.abs(size)))
+        for r, size in pairs
+    ]
     return ~jnp.any(rows & (off[0] | off[1]))
 
 
-def positive_mass(model: Description, now: Any, p: Any) -> None:
+def positive_mass(model: Description, now: Instant, p: Params) -> None:
     """Every coordinate needs inertia."""
     mass = np.asarray(_numbers(model, numbered_mode(model, now), p, current(model).key).mass)
     sizes = mass if mass.ndim == 1 else np.linalg.eigvalsh(0.5 * (mass + mass.T))
-    if not np.all(sizes > DEPENDENT * np.max(np.abs(sizes))):
+    if not np.all(sizes > MIN_PIVOT * np.max(np.abs(sizes))):
         raise ValueError(
             f"Mechanism: the mass matrix is not positive (its smallest eigenvalue is "
             f"{sizes.min():.3g}). Every coordinate needs inertia: give massless ones a small mass, "

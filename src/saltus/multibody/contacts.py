@@ -11,13 +11,17 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ..base.text import picture
+from ..base.types import Flag, Number, Params, Scalar, Tree, Vector
 from ..system.hybrid import Event
 from .description import Description, one_number
 from .equations import Equations
 from .impact import bounced, completed, direction, flat_mask, given_by, held, pushed, rubbed
 from .motion import Motion
 
-CLOSED = 1e-8  # gaps, relative to the coordinates, that count as closed where impacts are together
+Valued = (
+    Number | Callable[["Motion", Params], Number]
+)  # a number, or one that depends on the motion
+CLOSED_GAP = 1e-8  # relative to the coordinates: contacts that take part in one impact
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,21 +30,21 @@ class Contact:
 
     name: str
     gap: Callable
-    restitution: Any = 0.0
-    friction: Any = None
+    restitution: Valued = 0.0
+    friction: Valued | None = None
     normal: Callable | None = None
     slip: Callable | None = None
     phases: tuple[str, ...] | None = None
     to: str | None = None
-    below: Any = None
+    below: Valued | None = None
     then: Callable | None = None
 
-    def distance(self, at: Equations) -> Callable:
+    def distance(self, at: Equations) -> Callable[[Scalar, Vector], Scalar]:
         """The gap as a function of (t, q)."""
         name = f'the gap of contact "{self.name}"'
         return lambda t, q: one_number(name, self.gap(at.placed(t, q, name), at.p))
 
-    def closing(self, at: Equations) -> tuple[Any, Any]:
+    def closing(self, at: Equations) -> tuple[Vector, Scalar]:
         """The gradient of the gap, and how fast it changes without any velocity."""
         return direction(at, self.distance(at))
 
@@ -50,16 +54,16 @@ class Contact:
             active=world.only_in(self.phases), when="contact",
         )  # fmt: skip
 
-    def opening(self, now: Motion, p: Any) -> Any:
+    def opening(self, now: Motion, p: Params) -> Scalar:
         """The gap at an instant."""
         return one_number(f'the gap of contact "{self.name}"', self.gap(now, p))
 
-    def hit(self, world: World, now: Motion, p: Any) -> Motion:
+    def hit(self, world: World, now: Motion, p: Params) -> Motion:
         """The motion after the impact."""
         after = self._struck(world, now, p)
         return after if self.then is None else self.then(after, p)
 
-    def _struck(self, world: World, now: Motion, p: Any) -> Motion:
+    def _struck(self, world: World, now: Motion, p: Params) -> Motion:
         before = Equations(world.model, now.instant, p)
         if self.to is None:
             return now.replace(v=before.join(_velocities(world, self, before, now)))
@@ -75,7 +79,7 @@ class Contact:
         return now.replace(v=before.join(jnp.where(slow, caught, free)), mode=mode)
 
 
-def _velocities(world: World, own: Contact, at: Equations, now: Motion) -> Any:
+def _velocities(world: World, own: Contact, at: Equations, now: Motion) -> Vector:
     """After an impact that stays in the phase."""
     p, (slope, speed) = at.p, own.closing(at)
     e = _value(own.restitution, now, p)
@@ -88,14 +92,14 @@ def _velocities(world: World, own: Contact, at: Equations, now: Motion) -> Any:
     pairs = [(slope, speed), *(c.closing(at) for c in others)]
     slopes, speeds = jnp.stack([n for n, _ in pairs]), jnp.stack([s for _, s in pairs])
     restitution = jnp.stack([jnp.asarray(_value(c.restitution, now, p)) for c in (own, *others)])
-    reach = CLOSED * (1.0 + jnp.max(jnp.abs(at.q)))
+    reach = CLOSED_GAP * (1.0 + jnp.max(jnp.abs(at.q)))
     closed = [
         (jnp.abs(c.distance(at)(at.t, at.q)) <= reach) & world.in_force(c, now, p) for c in others
     ]
     return bounced(at, slopes, speeds, restitution, jnp.stack([jnp.ones((), bool), *closed]))
 
 
-def _sliding(own: Contact, at: Equations) -> Any:
+def _sliding(own: Contact, at: Equations) -> Vector:
     """The gradient of the coordinate along which bodies slide."""
     name = f'the slip of contact "{own.name}"'
     assert own.slip is not None
@@ -110,7 +114,7 @@ class Jump:
     name: str
     guard: Callable
     velocities: Callable
-    given: Any = None
+    given: Tree = None
     direction: Literal["falling", "rising", "either"] = "falling"
     phases: tuple[str, ...] | None = None
     to: str | None = None
@@ -121,7 +125,7 @@ class Jump:
             direction=self.direction, active=world.only_in(self.phases),
         )  # fmt: skip
 
-    def hit(self, world: World, now: Motion, p: Any) -> Motion:
+    def hit(self, world: World, now: Motion, p: Params) -> Motion:
         after = now.instant
         if self.to is not None:
             after = after.replace(mode=jnp.asarray(world.modes.index(self.to)))
@@ -170,7 +174,7 @@ class World:
     def modes(self) -> tuple[str, ...]:
         return tuple(self.model.phases or ())
 
-    def in_force(self, contact: Contact, now: Motion, p: Any) -> Any:
+    def in_force(self, contact: Contact, now: Motion, p: Params) -> Flag | bool:
         only = self.only_in(contact.phases)
         return True if only is None else only(now, p)
 
@@ -182,7 +186,7 @@ class World:
         return lambda now, p: jnp.isin(now.mode, jnp.asarray(numbers))
 
 
-def _value(given: Any, now: Motion, p: Any) -> Any:
+def _value(given: Valued, now: Motion, p: Params) -> Number:
     return given(now, p) if callable(given) else given
 
 
@@ -194,16 +198,16 @@ def contact(
     name: str,
     gap: Callable,
     *,
-    restitution: Any = 0.0,
-    friction: Any = None,
+    restitution: Valued = 0.0,
+    friction: Valued | None = None,
     normal: Callable | None = None,
     slip: Callable | None = None,
     phases: str | Sequence[str] | None = None,
     to: str | None = None,
-    below: Any = None,
+    below: Valued | None = None,
     then: Callable | None = None,
 ) -> Contact:
-    r"""A contact that closes when `gap(now, p)` falls to zero.
+    r"""A contact that closes when `gap(now, p)` falls to zero; its events are called `name`.
 
     The impulse acts along the gradient of the gap, or along `normal(now, p)` (like q), and the
     rate of the gap becomes `-restitution` times what it was: 0 is a plastic impact, 1 an elastic
@@ -240,18 +244,19 @@ def ground(
     name: str = "ground",
     *,
     point: Callable,
-    y: Any = 0.0,
-    restitution: Any = 0.0,
-    friction: Any = None,
+    y: Number | Callable[[Scalar, Params], Number] = 0.0,
+    restitution: Valued = 0.0,
+    friction: Valued | None = None,
     **more: Any,
 ) -> Contact:
     """A floor under `point(now, p)`, a pair of horizontal and vertical coordinates.
 
-    `y` is its height: a number, or a function `(x, p)` for uneven ground. The rest is as for
-    `contact`; bodies slide along the horizontal.
+    `y` is its height: a number, or a function `(x, p)` for uneven ground. `name`, `restitution`,
+    `friction` and `more` (`phases`, `to`, `below`, `then`) are as for `contact`; bodies slide along
+    the horizontal.
     """
 
-    def gap(now: Motion, p: Any) -> Any:
+    def gap(now: Motion, p: Params) -> Number:
         place = point(now, p)
         pair = isinstance(place, tuple | list) and len(place) == 2
         if not pair and getattr(place, "shape", None) != (2,):
@@ -270,17 +275,21 @@ def stop(
     name: str,
     coordinate: Callable,
     *,
-    at: Any,
+    at: Valued,
     side: Literal["above", "below"] = "above",
-    restitution: Any = 0.0,
+    restitution: Valued = 0.0,
     **more: Any,
 ) -> Contact:
-    """A stop for `coordinate(now, p)`, which stays `side` of `at` (a number, or of `(now, p)`)."""
+    """A stop for `coordinate(now, p)`, which stays on the `side` "above" or "below" of `at`.
+
+    `at` is a number or a function `(now, p)`. `name`, `restitution` and `more` (`friction`,
+    `phases`, `to` and others) are as for `contact`.
+    """
     if side not in ("above", "below"):
         raise ValueError(f'stop "{name}": side is {side!r}, expected "above" or "below".')
     sign = 1.0 if side == "above" else -1.0
 
-    def gap(now: Motion, p: Any) -> Any:
+    def gap(now: Motion, p: Params) -> Number:
         return sign * (coordinate(now, p) - _value(at, now, p))
 
     return contact(name, gap, restitution=restitution, **more)
@@ -291,12 +300,15 @@ def jump(
     guard: Callable,
     velocities: Callable,
     *,
-    given: Any = None,
+    given: Tree = None,
     direction: Literal["falling", "rising", "either"] = "falling",
     phases: str | Sequence[str] | None = None,
     to: str | None = None,
 ) -> Jump:
     """Velocities that jump when `guard(now, p)` crosses zero, without a balance of momentum.
+
+    `direction` is that of the crossing: "falling", "rising" or "either". `name`, `phases` and `to`
+    are as for `contact`.
 
     `velocities(now, p)` gives some fields of v; `given` (truth values like q) says which numbers
     of it count where it gives them all. As many of the others as there are constraints follow from
@@ -309,5 +321,8 @@ def release(
     name: str, force: Callable, *, to: str, phases: str | Sequence[str] | None = None
 ) -> Release:
     """A constraint that lets go when `force(now, p)`, say `now.lam["foot"][1]`, falls to zero, or
-    is negative where its phase begins."""
+    is negative where its phase begins.
+
+    `name` is that of its events, `to` the phase to enter, and `phases` are those in which it holds.
+    """
     return Release(name, force, to, _phases(phases))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -18,13 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.captured_values import current
-from ..linalg.dense import DEPENDENT
+from ..base.types import Array, Matrix, Scalar, Vector
+from ..linalg.dense import MIN_PIVOT
 from ..linalg.dependence import pattern
 from ..linalg.pattern import Pattern, take
 from ..linalg.primitives import linear, run
 
-MANY = 6  # constraints from which a band pays: measured, see benchmarks/multibody.py
-NARROW = 0.75  # products that find a band, relative to its rows
+if TYPE_CHECKING:
+    from .description import Description
+    from .equations import Equations
+
+CONSTRAINTS_FOR_A_BAND = 6  # from which it pays: measured, see benchmarks/multibody.py
+BAND_PRODUCTS = 0.75  # that find a band, at most, relative to its rows
 
 
 # -- which rows couple ----------------------------------------------------------------------------
@@ -43,9 +48,9 @@ class Band:
         return 2 * self.width + 1
 
 
-def band_of(at: Any) -> Band | None:
+def band_of(at: Equations) -> Band | None:
     """The band of $S$ where it is worth using one; `None` for a dense matrix."""
-    if at.model.sparsity == "dense" or at.count < MANY:
+    if at.model.sparsity == "dense" or at.count < CONSTRAINTS_FOR_A_BAND:
         return None
     numbers, rest = eqx.partition((at.now, at.p), eqx.is_array_like)
     leaves, tree = jax.tree.flatten(numbers)
@@ -57,16 +62,22 @@ def band_of(at: Any) -> Band | None:
 
 @functools.lru_cache(maxsize=64)
 def _band(
-    make: Any, model: Any, tree: Any, shapes: Any, rest_tree: Any, others: Any, reads: Any
-) -> Any:
+    make: type[Equations],
+    model: Description,
+    tree: Any,
+    shapes: tuple[tuple[tuple[int, ...], np.dtype], ...],
+    rest_tree: Any,
+    others: tuple[object, ...],
+    reads: Hashable,
+) -> Band | None:
     """From what the constraint can depend on, whatever the numbers are."""
     rest = jax.tree.unflatten(rest_tree, others)
     numbers = [jax.ShapeDtypeStruct(*s) for s in shapes]
 
-    def equations(leaves: Any) -> Any:
+    def equations(leaves: Sequence[Array]) -> Equations:
         return make(model, *eqx.combine(jax.tree.unflatten(tree, leaves), rest))
 
-    def position(*inputs: Any) -> list:
+    def position(*inputs: Array) -> list[Vector]:
         at = equations(inputs[:-1])
         return [at.position(at.t, inputs[-1])]
 
@@ -76,7 +87,7 @@ def _band(
     slope = pattern(position, [*numbers, q], [len(numbers)]).astype(np.int32)
     coupled = Pattern.of(slope @ slope.T + np.eye(slope.shape[0], dtype=np.int32))
     band = Band(tuple(map(int, coupled.order)), max(*coupled.bandwidth, 1))
-    return band if band.colours <= NARROW * coupled.size else None
+    return band if band.colours <= BAND_PRODUCTS * coupled.size else None
 
 
 # -- factors in a band ----------------------------------------------------------------------------
@@ -89,13 +100,13 @@ class _Factor:
     A row that depends on those before it leaves no pivot, and is left out.
     """
 
-    def __call__(self, rows: Any) -> list[Any]:
+    def __call__(self, rows: Matrix) -> list[Array]:
         wide = rows.shape[1]
         i, j = np.indices((wide, wide))
         leading = take(rows.reshape(-1), np.maximum(i, j) * wide + wide - 1 - np.abs(i - j))
 
-        def step(window: Any, row: Any) -> tuple:
-            regular = window[0, 0] > DEPENDENT
+        def step(window: Matrix, row: Vector) -> tuple[Matrix, tuple[Scalar, Vector]]:
+            regular = window[0, 0] > MIN_PIVOT
             inverse = jnp.where(regular, 1.0 / jnp.where(regular, window[0, 0], 1.0), 0.0)
             lower = window[1:, 0] * inverse
             rest = window[1:, 1:] - lower[:, None] * window[0, 1:][None, :]
@@ -112,14 +123,14 @@ class _Solve:
 
     order: tuple[int, ...]
 
-    def __call__(self, inverse: Any, lower: Any, scale: Any, b: Any) -> list[Any]:
+    def __call__(self, inverse: Vector, lower: Matrix, scale: Vector, b: Vector) -> list[Vector]:
         wide, order = lower.shape[1] + 1, np.array(self.order)
 
-        def ahead(window: Any, row: Any) -> tuple:
+        def ahead(window: Vector, row: tuple[Vector, Scalar]) -> tuple[Vector, Scalar]:
             column, new = row
             return jnp.concatenate([window[1:] - column * window[0], new[None]]), window[0]
 
-        def back(window: Any, row: Any) -> tuple:
+        def back(window: Vector, row: tuple[Vector, Scalar]) -> tuple[Vector, Scalar]:
             column, value = row
             x = value - jnp.sum(column * window)
             return jnp.concatenate([x[None], window[:-1]]), x
@@ -137,18 +148,18 @@ class _Solve:
 class Dense:
     """By matrices."""
 
-    def __init__(self, at: Any):
+    def __init__(self, at: Equations):
         self.at = at
 
-    def across(self, motion: Any) -> Any:
+    def across(self, motion: Vector) -> Vector:
         r"""$G v$."""
         return self.at.slope @ motion
 
-    def moved(self, lam: Any) -> Any:
+    def moved(self, lam: Vector) -> Vector:
         r"""$W G^T \lambda$."""
         return self.at.give @ lam
 
-    def solver(self, soft: Any = None) -> Callable:
+    def solver(self, soft: Vector | None = None) -> Callable[[Vector], Vector]:
         r"""$b \mapsto (S + \operatorname{diag}(soft))^{-1} b$, dependent rows left out."""
         inverse = self.at.compliance if soft is None else self.at.softer(soft)
         return lambda b: inverse @ b
@@ -157,18 +168,18 @@ class Dense:
 class Narrow:
     """By products with the derivative of the constraint, and a band."""
 
-    def __init__(self, at: Any, band: Band):
+    def __init__(self, at: Equations, band: Band):
         self.at, self.band = at, band
 
-    def across(self, motion: Any) -> Any:
+    def across(self, motion: Vector) -> Vector:
         at = self.at
         return jax.jvp(lambda q: at.position(at.t, q), (at.q,), (motion,))[1]
 
-    def moved(self, lam: Any) -> Any:
+    def moved(self, lam: Vector) -> Vector:
         return self.at.divide(self.at.pull(lam))
 
-    def solver(self, soft: Any = None) -> Callable:
-        def product(lam: Any) -> Any:
+    def solver(self, soft: Vector | None = None) -> Callable[[Vector], Vector]:
+        def product(lam: Vector) -> Vector:
             whole = self.across(self.moved(lam))
             return whole if soft is None else whole + soft * lam
 
@@ -176,7 +187,7 @@ class Narrow:
         known = lambda _, b: linear(program, program, factors, b)
         return lambda b: jax.lax.custom_linear_solve(product, b, known, symmetric=True)
 
-    def _factors(self, product: Callable) -> tuple:
+    def _factors(self, product: Callable[[Vector], Vector]) -> tuple[Vector, Matrix, Vector]:
         """Of the matrix scaled to a unit diagonal, in the order of the band."""
         band, size = self.band, self.at.count
         order = np.array(band.order)
@@ -192,7 +203,7 @@ class Narrow:
         return inverse, lower, take(scale, place)
 
 
-def multipliers(at: Any) -> Dense | Narrow:
+def multipliers(at: Equations) -> Dense | Narrow:
     """The way that suits the mechanism."""
     band = band_of(at)
     return Dense(at) if band is None else Narrow(at, band)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,12 @@ from ..base.leaves import split
 from ..base.names import numbered
 from ..base.text import picture
 from ..base.tracing import is_tracer
+from ..base.types import Array, Function, Matrix, Number, Params, Scalar, Tree, Vector, Whole
 from ..system.hybrid import Instant, called
 from .motion import Motion
+
+if TYPE_CHECKING:
+    from .equations import Equations
 
 
 class Rows(NamedTuple):
@@ -31,7 +35,7 @@ class Rows(NamedTuple):
     def sizes(self) -> list[int]:
         return [int(np.prod(s)) for s in self.shapes]
 
-    def join(self, vector: Any) -> Any:
+    def join(self, vector: Vector) -> Tree:
         """A vector of multipliers as a tree like the constraint."""
         parts = jnp.split(vector, np.cumsum(self.sizes)[:-1]) if self.shapes else []
         pairs = zip(parts, self.shapes, strict=True)
@@ -42,7 +46,7 @@ class Rows(NamedTuple):
 class Description:
     """The functions of a mechanism; each is called with a `Motion` and the parameters."""
 
-    mass: Any
+    mass: Tree | Function
     force: Callable | None
     constraint: Callable | None
     potential: Callable | None
@@ -51,7 +55,7 @@ class Description:
     sparsity: str = "detect"
 
     # -- constraints ------------------------------------------------------------------------------
-    def rows(self, now: Instant, p: Any) -> Rows:
+    def rows(self, now: Instant, p: Params) -> Rows:
         """The structure of the constraint, without computing anything."""
         if isinstance(now.mode, str):
             now = now.replace(mode=jnp.zeros((), jnp.int32))
@@ -68,7 +72,7 @@ class Description:
         self._check_phases(labels)
         return Rows(tuple(numbered(labels, shapes, "")), tuple(labels), treedef, shapes)
 
-    def _constraint(self, now: Motion, p: Any) -> Any:
+    def _constraint(self, now: Motion, p: Params) -> Tree:
         if self.constraint is None:
             return ()
         value = called("constraint", self.constraint, now, p)
@@ -88,10 +92,10 @@ class Description:
                         f"{list(leaves)}. Return the constraint as a dict with these names."
                     )
 
-    def constraint_vector(self, now: Motion, p: Any) -> Any:
+    def constraint_vector(self, now: Motion, p: Params) -> Vector:
         return ravel_pytree(self._constraint(now, p))[0].astype(jnp.float64)
 
-    def mask(self, rows: Rows, mode: Any) -> Any:
+    def mask(self, rows: Rows, mode: Whole | int | str | None) -> Array | None:
         """Which rows of the constraint are in force; `None` where all are."""
         if self.phases is None or not rows.names:
             return None
@@ -101,7 +105,7 @@ class Description:
         return jnp.asarray(np.repeat(np.array(table, bool), rows.sizes, axis=1))[mode]
 
     # -- inertia and forces -----------------------------------------------------------------------
-    def mass_of(self, at: Any) -> Any:
+    def mass_of(self, at: Equations) -> Array:
         n = at.q.size
         if self.kinetic is not None:
             return jax.hessian(lambda v: self._kinetic(at, at.t, at.q, v))(at.v)
@@ -123,13 +127,13 @@ class Description:
             f"(the fields of q: {picture(now.q)}), or a matrix of {n} x {n}."
         )
 
-    def constant_inverse(self, n: int) -> Any:
+    def constant_inverse(self, n: int) -> Matrix | None:
         """The inverse of a mass matrix that is a matrix of numbers."""
         if getattr(self.mass, "shape", None) != (n, n) or is_tracer(self.mass):
             return None
         return jnp.asarray(np.linalg.inv(np.asarray(self.mass, float)))
 
-    def force_of(self, at: Any) -> Any:
+    def force_of(self, at: Equations) -> Vector:
         """All forces but those of constraints."""
         now = at.seen(at.t, at.q, at.v)
         total = jnp.zeros_like(at.q)
@@ -147,39 +151,39 @@ class Description:
             total = total + self._inertial(at)
         return total
 
-    def _inertial(self, at: Any) -> Any:
+    def _inertial(self, at: Equations) -> Vector:
         r"""$T_q - \frac{d}{dt} T_v$ along a motion without acceleration: Coriolis and the like."""
         turn = jax.grad(lambda t, q: self._kinetic(at, t, q, at.v), argnums=1)(at.t, at.q)
         momentum = jax.grad(lambda t, q, v: self._kinetic(at, t, q, v), argnums=2)
         along = (jnp.ones_like(at.t), at.v)
         return turn - jax.jvp(lambda t, q: momentum(t, q, at.v), (at.t, at.q), along)[1]
 
-    def _kinetic(self, at: Any, t: Any, q: Any, v: Any) -> Any:
+    def _kinetic(self, at: Equations, t: Scalar, q: Vector, v: Vector) -> Scalar:
         value = called("kinetic", self.kinetic, at.seen(t, q, v), at.p)  # type: ignore[arg-type]
         return one_number("kinetic", value)
 
-    def _potential(self, at: Any, t: Any, q: Any) -> Any:
+    def _potential(self, at: Equations, t: Scalar, q: Vector) -> Scalar:
         now = at.placed(t, q, "potential")
         value = called("potential", self.potential, now, at.p)  # type: ignore[arg-type]
         return one_number("potential", value)
 
-    def kinetic_of(self, at: Any) -> Any:
+    def kinetic_of(self, at: Equations) -> Scalar:
         if self.kinetic is not None:
             return self._kinetic(at, at.t, at.q, at.v)
         return 0.5 * at.v @ (at.mass * at.v if at.mass.ndim == 1 else at.mass @ at.v)
 
-    def potential_of(self, at: Any) -> Any:
+    def potential_of(self, at: Equations) -> Scalar | float:
         return 0.0 if self.potential is None else self._potential(at, at.t, at.q)
 
 
-def one_number(owner: str, value: Any) -> Any:
+def one_number(owner: str, value: Number) -> Scalar:
     """An energy or a distance: one number."""
     if isinstance(value, tuple | list | dict) or jnp.shape(value) != ():
         raise ValueError(f"Mechanism: {owner} returned {picture(value)}, expected one number.")
     return jnp.asarray(value, jnp.float64)
 
 
-def _wide(force: Any, q: Any) -> Any:
+def _wide(force: Number, q: Number) -> Array:
     force = jnp.asarray(force, jnp.float64)
     if force.shape not in ((), jnp.shape(q)):
         raise ValueError(

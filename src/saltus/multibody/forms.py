@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from ..base.types import Number, Params, Tree, Vector
 from ..system.hybrid import Instant
 from ..system.views import View
 from .description import Description
@@ -27,8 +28,8 @@ class Form:
     model: Description
     solved: Solved
 
-    def motion(self, now: Instant, p: Any) -> Motion:
-        def values() -> tuple[Any, Any]:
+    def motion(self, now: Instant, p: Params) -> Motion:
+        def values() -> tuple[Tree, Tree]:
             join = ravel_pytree(now.x["q"])[1]
             a, lam = self.solved(now, p)
             return join(a), self.model.rows(now, p).join(lam)
@@ -41,7 +42,7 @@ class Form:
         return View(self.motion, lambda after: after.instant, Motion)
 
 
-def _slopes(now: Instant, a: Any) -> dict:
+def _slopes(now: Instant, a: Vector) -> dict[str, Tree]:
     join = ravel_pytree(now.x["v"])[1]
     return {"q": now.x["v"], "v": join(a)}
 
@@ -50,18 +51,18 @@ def index1(model: Description) -> tuple[Form, dict]:
     """Multipliers from the second derivative of the constraints; states kept on them (M61, M62)."""
     form = Form(model, lambda now, p: Equations(model, now, p).constrained)
 
-    def flow(now: Instant, p: Any) -> Any:
+    def flow(now: Instant, p: Params) -> dict[str, Tree]:
         return _slopes(now, form.solved(now, p)[0])
 
     if model.constraint is None:
         return form, {"flow": flow}
 
-    def invariant(now: Instant, p: Any) -> Any:
+    def invariant(now: Instant, p: Params) -> dict[str, Tree]:
         at = Equations(model, now, p)
         position, velocity = at.position(at.t, at.q), at.velocity(at.t, at.q, at.v)
         return {"position": at.rows.join(position), "velocity": at.rows.join(velocity)}
 
-    def projection(now: Instant, p: Any) -> Any:
+    def projection(now: Instant, p: Params) -> dict[str, Tree]:
         at = Equations(model, now, p)
         q, v = at.projected()
         return {"q": at.join(q), "v": at.join(v)}
@@ -74,19 +75,19 @@ def index2(model: Description) -> tuple[Form, dict]:
     if model.constraint is None:
         return index1(model)
 
-    def moved(at: Equations) -> tuple[Any, Any]:
+    def moved(at: Equations) -> tuple[Vector, Vector]:
         lam = ravel_pytree(at.now.z["lam"])[0]
         return at.divide(at.force + at.pull(lam)), lam
 
-    def flow(now: Instant, p: Any) -> Any:
+    def flow(now: Instant, p: Params) -> dict[str, Tree]:
         at = Equations(model, now, p)
         kept = at.v + at.pull(ravel_pytree(now.z["mu"])[0])
         return {"q": at.join(kept), "v": at.join(moved(at)[0])}
 
-    def constraint(now: Instant, p: Any) -> Any:
+    def constraint(now: Instant, p: Params) -> dict[str, Tree]:
         return _held(model, now, p)[0]
 
-    def adapt_start(now: Instant, p: Any) -> Instant:
+    def adapt_start(now: Instant, p: Params) -> Instant:
         if now.z is not None:
             return now
         rows = model.rows(now, p)
@@ -99,7 +100,7 @@ def index2(model: Description) -> tuple[Form, dict]:
     return Form(model, lambda now, p: moved(Equations(model, now, p))), parts
 
 
-def _held(model: Description, now: Instant, p: Any) -> tuple[Any, Any]:
+def _held(model: Description, now: Instant, p: Params) -> tuple[dict[str, Tree], dict[str, Tree]]:
     """The equations of the index-2 form, and which of them only pin a multiplier to zero."""
     at = Equations(model, now, p)
     held = {"mu": at.position(at.t, at.q), "lam": at.velocity(at.t, at.q, at.v)}
@@ -117,7 +118,7 @@ class Pins:
 
     model: Description
 
-    def __call__(self, now: Instant, p: Any) -> Any:
+    def __call__(self, now: Instant, p: Params) -> dict[str, Tree]:
         return _held(self.model, now, p)[1]
 
     @property
@@ -125,7 +126,7 @@ class Pins:
         """Equations and pins of each phase, known before anything is computed."""
         return {phase: functools.partial(self._rule, phase) for phase in self.model.phases or ()}
 
-    def _rule(self, phase: str, now: Instant, p: Any) -> tuple[Any, Any]:
+    def _rule(self, phase: str, now: Instant, p: Params) -> tuple[dict[str, Tree], dict[str, Tree]]:
         at = Equations(self.model, now.replace(mode=phase), p)
         rows, held = at.rows, self.model.held(phase)
         pins = [label not in held for label in rows.labels]
@@ -138,10 +139,10 @@ class Pins:
         return out, {k: flags for k in values}
 
 
-def penalty(model: Description, alpha: Any, omega: Any, xi: Any) -> tuple[Form, dict]:
+def penalty(model: Description, alpha: Number, omega: Number, xi: Number) -> tuple[Form, dict]:
     """Constraints as stiff, damped springs with inertia (M64)."""
 
-    def solved(now: Instant, p: Any) -> tuple[Any, Any]:
+    def solved(now: Instant, p: Params) -> tuple[Vector, Vector]:
         return Equations(model, now, p).softened(alpha, omega, xi)
 
     return Form(model, solved), {"flow": lambda now, p: _slopes(now, solved(now, p)[0])}

@@ -8,35 +8,37 @@ with the others from the constraints (M66).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.types import Array, Matrix, Number, Scalar, Tree, Vector
 from ..linalg.dense import independent
 from ..linalg.factor import pseudo_inverse
 from .equations import Equations
 
 
-def held(at: Equations) -> Any:
+def held(at: Equations) -> Vector:
     """The velocities after the constraints have taken what they do not allow: a plastic impact."""
     return at.v - at.give @ (at.compliance @ at.velocity(at.t, at.q, at.v))
 
 
-def inverse_inertia(at: Equations, directions: Any) -> Any:
+def inverse_inertia(at: Equations, directions: Matrix) -> Matrix:
     r"""$W_c N^T$: the velocities unit impulses along `directions` cause, constraints kept."""
     free = at.divide(directions.T)
     return free - at.give @ (at.compliance @ (at.slope @ free))
 
 
-def direction(at: Equations, distance: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+def direction(at: Equations, distance: Callable[[Scalar, Vector], Scalar]) -> tuple[Vector, Scalar]:
     """The gradient of a distance of (t, q), and how fast it changes with time alone."""
     slope = jax.grad(distance, argnums=1)(at.t, at.q)
     return slope, jax.grad(distance, argnums=0)(at.t, at.q)
 
 
-def bounced(at: Equations, normals: Any, speeds: Any, restitution: Any, closed: Any) -> Any:
+def bounced(
+    at: Equations, normals: Matrix, speeds: Vector, restitution: Vector, closed: Array
+) -> Vector:
     r"""The velocities after frictionless impacts at all `closed` contacts at once.
 
     $N v^+ = -e\,N v^-$ where the impulse pushes; contacts that would have to pull are left out.
@@ -47,7 +49,7 @@ def bounced(at: Equations, normals: Any, speeds: Any, restitution: Any, closed: 
     effect = inverse_inertia(at, normals)
     inertia = normals @ effect
 
-    def impulses(pushing: Any) -> Any:
+    def impulses(pushing: Array) -> Vector:
         both = pushing[:, None] & pushing[None, :]
         return pseudo_inverse(jnp.where(both, inertia, 0.0)) @ jnp.where(pushing, wanted, 0.0)
 
@@ -57,7 +59,7 @@ def bounced(at: Equations, normals: Any, speeds: Any, restitution: Any, closed: 
     return v + effect @ impulses(jax.lax.stop_gradient(pushing))
 
 
-def pushed(at: Equations, slope: Any, speed: Any, normal: Any, e: Any) -> Any:
+def pushed(at: Equations, slope: Vector, speed: Scalar, normal: Vector, e: Number) -> Vector:
     """The velocities after an impact whose impulse acts along `normal`, not the gap's gradient."""
     v = held(at)
     rate = slope @ v + speed
@@ -67,7 +69,9 @@ def pushed(at: Equations, slope: Any, speed: Any, normal: Any, e: Any) -> Any:
     return jnp.where(rate < 0, v + effect * push, v)
 
 
-def rubbed(at: Equations, normal: Any, speed: Any, tangent: Any, e: Any, mu: Any) -> Any:
+def rubbed(
+    at: Equations, normal: Vector, speed: Scalar, tangent: Vector, e: Number, mu: Number
+) -> Vector:
     r"""The velocities after one impact with Coulomb friction: $|\Lambda_t| \le \mu\Lambda_n$."""
     v = held(at)
     both = jnp.stack([normal, tangent])
@@ -84,7 +88,7 @@ def rubbed(at: Equations, normal: Any, speed: Any, tangent: Any, e: Any, mu: Any
     return jnp.where(rate < 0, after, v)
 
 
-def completed(at: Equations, wanted: Any, given: np.ndarray | None = None) -> Any:
+def completed(at: Equations, wanted: Vector, given: np.ndarray | None = None) -> Vector:
     """Velocities `wanted`, with as many as there are constraints computed from these (M66).
 
     Which ones is decided here, by pivoting: those that the constraints determine best, and none
@@ -102,13 +106,13 @@ def completed(at: Equations, wanted: Any, given: np.ndarray | None = None) -> An
     return v
 
 
-def given_by(value: Any, q: Any) -> Any:
+def given_by(value: Tree, q: Tree) -> Tree:
     """Which numbers of q a user gave velocities of, as truth values like q; `None` for all."""
     if not isinstance(q, dict) or set(value) == set(q):
         return None
     return {k: jax.tree.map(lambda v, k=k: np.full(jnp.shape(v), k in value), q[k]) for k in q}
 
 
-def flat_mask(tree: Any) -> np.ndarray:
+def flat_mask(tree: Tree) -> np.ndarray:
     """Truth values like q as one vector, on the host."""
     return np.concatenate([np.ravel(np.asarray(v, bool)) for v in jax.tree.leaves(tree)])

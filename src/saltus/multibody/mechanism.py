@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 from ..base.leaves import frozen
 from ..base.text import picture
 from ..base.tracing import is_traced, is_tracer
+from ..base.types import Array, Flag, Function, Number, Params, Tree
 from ..solution.animation import animate
 from ..solution.solution import Solution
 from ..system.hybrid import Event, HybridSystem, Instant, TimeEvent
@@ -27,13 +28,15 @@ from .assembly import (
     positive_mass,
     report,
 )
-from .contacts import Contact, World
+from .contacts import Contact, Jump, Release, World
 from .description import Description
 from .equations import Equations
 from .forms import Form, index1, index2, penalty
 from .impact import held
 from .motion import Motion
 
+T = TypeVar("T")
+Meeting = Contact | Jump | Release  # what `contacts` holds
 FORMS = ("index1", "index2", "penalty")
 PENALTY = {"alpha": 1e7, "omega": 10.0, "xi": 1.0}
 
@@ -50,7 +53,8 @@ class Mechanism:
     forces of a potential energy. `constraint` gives what is zero, any pytree. `phases` maps names
     to the constraints that are in force, for mechanisms that change them. `contacts` are made by
     `contact`, `ground`, `stop`, `jump` and `release`; `events` are `Event` and `TimeEvent`, whose
-    functions also see `now.a` and `now.lam`, as do `cost` (integrands) and `output`.
+    functions also see `now.a` and `now.lam`, as do `cost` (integrands) and `output`. `inputs` and
+    `units` are as in `HybridSystem`.
 
     `impacts` says what several contacts that close at one instant do: "one by one" (in order of
     declaration, again and again until none is approaching) or "together" (one impulse system for
@@ -63,18 +67,18 @@ class Mechanism:
 
     def __init__(
         self,
-        mass: Any = None,
+        mass: Tree | Function | None = None,
         force: Callable | None = None,
         constraint: Callable | None = None,
         *,
         potential: Callable | None = None,
         kinetic: Callable | None = None,
-        contacts: Any = (),
+        contacts: Meeting | Sequence[Meeting] = (),
         events: Sequence[Event | TimeEvent] = (),
         phases: Mapping[str, Sequence[str]] | None = None,
         cost: Callable | None = None,
         output: Callable | None = None,
-        inputs: Any = None,
+        inputs: Tree = None,
         units: dict | None = None,
         impacts: Literal["one by one", "together"] = "one by one",
         sparsity: Literal["detect", "dense"] = "detect",
@@ -96,7 +100,8 @@ class Mechanism:
                 "Write constraint=lambda now, p: {...}."
             )
         self.model = Description(mass, force, constraint, potential, kinetic, phases, sparsity)
-        self.contacts = (contacts,) if hasattr(contacts, "event") else tuple(contacts)
+        one = isinstance(contacts, Contact | Jump | Release)
+        self.contacts: tuple[Meeting, ...] = (contacts,) if one else tuple(contacts)
         self.events = (events,) if isinstance(events, Event | TimeEvent) else tuple(events)
         _check_contacts(self.contacts, tuple(phases or ()))
         self.cost, self.output, self.inputs, self.units = cost, output, inputs, units
@@ -114,9 +119,9 @@ class Mechanism:
         self,
         form: Literal["index1", "index2", "penalty"] = "index1",
         *,
-        alpha: Any = None,
-        omega: Any = None,
-        xi: Any = None,
+        alpha: Number | None = None,
+        omega: Number | None = None,
+        xi: Number | None = None,
     ) -> HybridSystem:
         r"""The mechanism as a system for `solve`, with states `x = {"q": ..., "v": ...}`.
 
@@ -135,7 +140,7 @@ class Mechanism:
             self._systems[key] = self._system(*key)
         return self._systems[key]
 
-    def _system(self, form: str, alpha: Any, omega: Any, xi: Any) -> HybridSystem:
+    def _system(self, form: str, alpha: Number, omega: Number, xi: Number) -> HybridSystem:
         way, parts = self._form(form, alpha, omega, xi)
         happenings = (*(c.event(self._world) for c in self.contacts), *self.events)
         return HybridSystem(
@@ -145,7 +150,7 @@ class Mechanism:
             check_start=lambda now, p: self._check(form, (alpha, omega, xi), now, p), **parts,
         )  # fmt: skip
 
-    def _form(self, form: str, alpha: Any, omega: Any, xi: Any) -> tuple[Form, dict]:
+    def _form(self, form: str, alpha: Number, omega: Number, xi: Number) -> tuple[Form, dict]:
         if form == "index1":
             return index1(self.model)
         if form == "index2":
@@ -155,7 +160,7 @@ class Mechanism:
             return penalty(self.model, *(jnp.asarray(v, float) for v in (alpha, omega, xi)))
         raise ValueError(f"Mechanism: form is {form!r}, expected one of {list(FORMS)}.")
 
-    def _check(self, form: str, constants: tuple, now: Instant, p: Any) -> Any:
+    def _check(self, form: str, constants: tuple, now: Instant, p: Params) -> Flag | None:
         """Raise where a start is no good; where that is not known yet, say whether it is good."""
         given = (now, p, constants)
         now, p, constants = jax.tree.map(lambda v: frozen(v) if is_tracer(v) else v, given)
@@ -176,7 +181,7 @@ class Mechanism:
                     'them out, or use system("index1") or system("penalty").'
                 )
 
-    def _check_gaps(self, now: Instant, p: Any) -> None:
+    def _check_gaps(self, now: Instant, p: Params) -> None:
         """Bodies that are inside each other at the start would never touch."""
         room = 1e-8 * (1.0 + max(float(np.max(np.abs(v))) for v in jax.tree.leaves(now.x["q"])))
         for c in self._world.contacts:
@@ -188,7 +193,7 @@ class Mechanism:
                     "bodies are inside each other. Start with gaps that are not negative."
                 )
 
-    def _apart(self, now: Instant, p: Any) -> Any:
+    def _apart(self, now: Instant, p: Params) -> Flag:
         """Whether no body is inside another."""
         sizes = [jnp.max(jnp.abs(v)) for v in jax.tree.leaves(now.x["q"])]
         room, apart = 1e-8 * (1.0 + functools.reduce(jnp.maximum, sizes)), jnp.ones((), bool)
@@ -202,26 +207,30 @@ class Mechanism:
         return list(self.model.phases or ()).index(phase)
 
     def animate(self, sol: Solution, points: Callable, *args: Any, **options: Any) -> Path:
-        """A film of a motion, as `saltus.animate` makes it; `points(now, p)` reads `now.q`."""
+        """A film of the motion `sol`, as `saltus.animate` makes it; `points(now, p)` reads `now.q`.
+
+        `args` and `options` are those of `saltus.animate`.
+        """
         return animate(sol, lambda now, p: points(Motion(now), p), *args, **options)
 
     def start(
         self,
-        q: Any,
-        v: Any = None,
-        p: Any = None,
+        q: Tree,
+        v: Tree = None,
+        p: Params = None,
         *,
-        t: Any = 0.0,
-        d: Any = None,
+        t: Number = 0.0,
+        d: Tree = None,
         phase: str | None = None,
         assemble: bool = False,
         hold: Sequence[str] = (),
     ) -> Instant:
-        """An instant to start from; velocities are zero if not given.
+        """An instant to start from, at the time `t`: coordinates `q`, velocities `v` (zero if not
+        given), the discrete state `d`, and the name of the `phase`, where there are phases.
 
-        The constraints are checked. With `assemble=True` coordinates and velocities are guesses
-        that are moved onto them, except the coordinates named in `hold`; derivatives of the start
-        with respect to `p` are right.
+        The constraints are checked with the parameters `p`. With `assemble=True` coordinates and
+        velocities are guesses that are moved onto them, except the coordinates named in `hold`;
+        derivatives of the start with respect to `p` are right.
         """
         v = jax.tree.map(jnp.zeros_like, q) if v is None else v
         x = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), {"q": q, "v": v})
@@ -244,18 +253,18 @@ class Mechanism:
             f'Write start(..., phase="{next(iter(phases))}").'
         )
 
-    def report(self, now: Instant, p: Any) -> Assembly:
+    def report(self, now: Instant, p: Params) -> Assembly:
         """Degrees of freedom, redundant constraints and residuals at an instant."""
         return report(self.model, now, p)
 
-    def energy(self, now: Instant | Motion, p: Any) -> Any:
+    def energy(self, now: Instant | Motion, p: Params) -> Array:
         """Kinetic plus potential energy (forces that are not in `potential` do not count).
 
         Of many instants at once (`sol.at(ts)`) an array.
         """
         return self._over(lambda at: at.energy(), now, p)
 
-    def residuals(self, now: Instant | Motion, p: Any) -> dict:
+    def residuals(self, now: Instant | Motion, p: Params) -> dict[str, Tree]:
         """What is left of the constraints of positions and of velocities, also of many instants."""
 
         def both(at: Equations) -> dict:
@@ -264,7 +273,7 @@ class Mechanism:
 
         return self._over(both, now, p)
 
-    def impact(self, now: Instant | Motion, p: Any, phase: str | None = None) -> Any:
+    def impact(self, now: Instant | Motion, p: Params, phase: str | None = None) -> Tree:
         """The velocities after the constraints (those of `phase`) have taken hold: plastically."""
         instant = now.instant if isinstance(now, Motion) else now
         if phase is not None:
@@ -272,7 +281,7 @@ class Mechanism:
         at = Equations(self.model, instant, p)
         return at.join(held(at))
 
-    def _over(self, fn: Callable, now: Instant | Motion, p: Any) -> Any:
+    def _over(self, fn: Callable[[Equations], T], now: Instant | Motion, p: Params) -> T:
         """`fn` of the equations at an instant, or at each of many."""
         instant = numbered_mode(self.model, now.instant if isinstance(now, Motion) else now)
         one = lambda n: fn(Equations(self.model, n, p))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from ..base.types import Tree
 from ..system.hybrid import Instant
 
 
@@ -25,7 +25,7 @@ class Motion:
     def __init__(
         self,
         now: Instant,
-        solved: Callable[[], tuple[Any, Any]] | None = None,
+        solved: Callable[[], tuple[Tree, Tree]] | None = None,
         frozen: str | None = None,
     ):
         self._now, self._solved = now, solved
@@ -39,7 +39,7 @@ class Motion:
     member = property(lambda self: self._now.member, doc="the member of a family that fired")
 
     @property
-    def v(self) -> Any:
+    def v(self) -> Tree:
         """The velocities."""
         if self._frozen is not None:
             raise AttributeError(
@@ -49,16 +49,16 @@ class Motion:
         return self._now.x["v"]
 
     @property
-    def a(self) -> Any:
+    def a(self) -> Tree:
         """The accelerations."""
         return self._values("a")[0]
 
     @property
-    def lam(self) -> Any:
+    def lam(self) -> Tree:
         """The multipliers of the constraints."""
         return self._values("lam")[1]
 
-    def _values(self, what: str) -> tuple[Any, Any]:
+    def _values(self, what: str) -> tuple[Tree, Tree]:
         if self._solved is None:
             raise AttributeError(
                 f"now.{what} is not known in mass, force, potential and constraint: it follows "
@@ -68,7 +68,7 @@ class Motion:
         self._solved = lambda: values
         return values
 
-    def replace(self, **changes: Any) -> Motion:
+    def replace(self, **changes: Tree) -> Motion:
         """The same with some of q, v, d, mode changed."""
         unknown = set(changes) - {"q", "v", "d", "mode", "t"}
         if unknown:

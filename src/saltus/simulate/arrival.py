@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves
 from ..base.results import Result
+from ..base.types import Array, Flag
 from ..methods.method import Stepper
 from ..model.algebraic_states import attached
 from ..model.model import Model, Par
 from .firing import asked, jump_row
-from .guards import members, rounding
+from .guards import GUARD_NOISE, members, rounding
 from .record import GRAZES, JUMPS, Carry, Knobs, Rows, approach_kind
 
-SHARE = 0.5  # of their estimates: the errors of steps that end with the better formula
-GOLDEN = 2.399963229728653  # an angle of which no two multiples are alike
-NOISE = 64  # times rounding: a guard that is no larger is zero
-HOP = 0.05  # of curvature and time: the slope at which a hop ends is half of that
-FAR = 1e-6  # of the time so far: a guard that needs longer to get to zero has jumped over it
+ERROR_SHARE = 0.5  # of the error estimates: steps end with the better of two formulas
+GOLDEN_ANGLE = 2.399963229728653  # radians; no two multiples of it are alike
+MIN_HOP_SLOPE = 0.05  # of curvature times the time since the last event; a hop ends with 0.5
+MAX_TIME_TO_ZERO = 1e-6  # of the time so far; a guard that needs longer has jumped over zero
 
 
 def arrive(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
-    """Come up to the chosen jump: a row of length zero. The stop ends here."""
+    """Write the approach to the chosen jump: a row of length zero. The stop ends the solve here."""
     tau = c.at.tau
     for place, action in enumerate(model.actions):
         if action.kind != "guard":
@@ -39,16 +39,16 @@ def arrive(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> 
     return c._replace(at=c.at._replace(tau=tau), rooted=no, counts=counts, code=code), row
 
 
-def _underivable(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Any, Any]:
-    """Whether the guard that fires cannot be told from one that touches zero, or jumps over it.
+def _underivable(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Flag, Flag]:
+    """Whether the guard that fires may only touch zero, and whether it jumps over zero.
 
-    It touches where it goes beyond zero by less than the error of the states (M96), coming from
-    far: a hop since its last event is as slow as it is short, like those of a ball that comes to
-    rest. A guard that is flat at its zero but was seen far beyond it passes. A guard that jumps is
-    far from zero where it was located, and does not say how the place moves."""
+    It may only touch where it goes beyond zero by less than the error of the states (M96). Short
+    hops since its last event, like those of a ball that comes to rest, do not count: they are slow
+    because they are short. Nor does a guard that is flat at its zero but was seen far beyond it. A
+    guard that jumps is far from zero where it was located, and has no derivative there."""
     errors = _errors(model, par, knobs, c)
     tiny = rounding(model, c.at, par, c.slopes)
-    reach = FAR * jnp.maximum(jnp.abs(c.at.tau), jnp.abs(c.h))
+    reach = MAX_TIME_TO_ZERO * jnp.maximum(jnp.abs(c.at.tau), jnp.abs(c.h))
     grazes = jumps = jnp.zeros((), bool)
     first = 0
     for j, action in enumerate(model.guards):
@@ -59,11 +59,11 @@ def _underivable(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Any, A
         since = c.at.tau - jnp.reshape(c.pace.last[first : first + size], jnp.shape(c.values[j]))
         since = jnp.where(jnp.isfinite(since), since, c.at.tau)
         first += size
-        hops = jnp.abs(c.slopes[j]) > HOP * c.search.curve * jnp.abs(since)
+        hops = jnp.abs(c.slopes[j]) > MIN_HOP_SLOPE * c.search.curve * jnp.abs(since)
         flat = 0.5 * c.slopes[j] ** 2 <= (errors[j] + tiny[j]) * c.search.curve
-        shallow = c.search.depth <= errors[j] + NOISE * tiny[j]
+        shallow = c.search.depth <= errors[j] + GUARD_NOISE * tiny[j]
         mine = (c.jump == model.actions.index(action)) & (members(action) == c.member)
-        far = jnp.abs(c.values[j]) > jnp.abs(c.slopes[j]) * reach + NOISE * tiny[j]
+        far = jnp.abs(c.values[j]) > jnp.abs(c.slopes[j]) * reach + GUARD_NOISE * tiny[j]
         grazes, jumps = (
             grazes | jnp.any(mine & flat & shallow & ~hops),
             jumps | jnp.any(mine & far),
@@ -74,20 +74,22 @@ def _underivable(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Any, A
 def _errors(model: Model, par: Par, knobs: Knobs, c: Carry) -> Leaves:
     """How much the errors of all steps so far may change each guard.
 
-    States move by their errors in two patterns, cosines and sines of angles that no two share, so
-    that the errors of no two states cancel; nothing is linearised, lest a guard with a multiple
-    root seem to have none."""
+    States move by their errors in two patterns, the cosines and the sines of different angles, so
+    that the errors of two states never cancel. Nothing is linearised: at a multiple root a guard
+    has no slope, but errors move it all the same."""
     rtol, atol = asked(knobs)
+    spent = c.spent
+    assert not isinstance(spent, tuple)  # there are guards
     moving, start = model.moving_of(c.at), 0
-    patterns: tuple[list, list] = ([], [])
+    patterns: tuple[list[Array], list[Array]] = ([], [])
     for v, a in zip(moving, atol, strict=False):
-        angles = GOLDEN * (start + jnp.arange(v.size, dtype=v.dtype).reshape(v.shape))
-        size = (SHARE * c.spent * (a + rtol * jnp.abs(v))).astype(v.dtype)
+        angles = GOLDEN_ANGLE * (start + jnp.arange(v.size, dtype=v.dtype).reshape(v.shape))
+        size = (ERROR_SHARE * spent * (a + rtol * jnp.abs(v))).astype(v.dtype)
         start += v.size
         patterns[0].append(v + size * jnp.cos(angles))
         patterns[1].append(v + size * jnp.sin(angles))
 
-    def values(moving: Any) -> Leaves:
+    def values(moving: Sequence[Array]) -> Leaves:
         at = model.with_moving(c.at, moving)
         return model.guard_values(attached(model, at, par, 1), par)
 

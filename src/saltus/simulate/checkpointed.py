@@ -8,31 +8,32 @@ make the same decisions to the last digit.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 
 from ..base.batching import Level, add_level, lane_shape, nest
-from ..base.control_flow import always_compiled
 from ..base.jax_names import under_jit
-from ..base.kernel import one_kernel
+from ..base.kernel import compiled_kernel, platform_of, register
 from ..base.leaves import select
 from ..base.results import Result
 from ..base.resumable import Work
+from ..base.types import Array, Aval, Flag, Scalar, Vector, Whole
 from ..model.model import At, Par
 from .guards import sigma
-from .loop import begin, iterate, unpack
-from .record import Carry, Knobs, Rows, Spec
+from .loop import begin, iterate
+from .record import Carry, Knobs, Rows, Spec, Structure
 from .save_times import tolerance
 from .tape_buffer import blank_rows, put, write, write_end
 
 FIRST_PIECES = 256
 NO_LIMIT = np.iinfo(np.int32).max
+EMPTY = jax.tree.structure(())
 
 first_pass_p = Primitive("saltus_first_pass")  # (at, par, knobs, times) -> Front, starts, Progress
 piece_p = Primitive("saltus_piece")  # (start, limit, par, knobs, times) -> rows, Front, iterations
@@ -41,7 +42,7 @@ for primitive in (first_pass_p, piece_p):
 
 
 class Cut(NamedTuple):
-    """The static side."""
+    """What is fixed when a program is compiled."""
 
     spec: Spec
     rows: int  # of a piece
@@ -49,12 +50,13 @@ class Cut(NamedTuple):
     levels: tuple[Level, ...] = ()
     pieces: int = 0  # inside `jit`: at most so many
     grows: bool = False
-    tree: Any = None  # the structure of a Front
+    tree: Structure = EMPTY  # the structure of a Front
+    start: Structure = EMPTY  # that of the first state
+    rest: Structure = EMPTY  # and that of the other arguments: parameters, knobs, save times
 
     @property
     def n_at(self) -> int:
-        m = self.spec.model
-        return 1 + m.n_w + m.n_i + m.n_z
+        return self.start.num_leaves
 
     def inner(self, lead: int) -> Cut:
         """The same without the flags of the first arguments."""
@@ -65,44 +67,36 @@ class Front(NamedTuple):
     """How far a lane has come."""
 
     carry: Carry
-    base: Any  # rows before this piece
-    first: Any  # save times before this piece
-    edge: Any  # the first save time too many for this piece, in the direction of time
-    over: Any  # the next row would go beyond that: it is left to the next piece
+    base: Whole  # rows before this piece
+    first: Whole  # save times before this piece
+    edge: Scalar  # the first save time that does not fit into this piece, in the direction of time
+    over: Flag  # the next row would go beyond that: it is left to the next piece
 
 
 class Progress(NamedTuple):
     """How far the first pass has come, all lanes together."""
 
-    pieces: Any  # that are through
-    new: Any  # whether a piece is about to begin
-    more: Any  # whether there is something left to do
+    pieces: Whole  # that are through
+    new: Flag  # whether a piece is about to begin
+    more: Flag  # whether there is something left to do
 
 
-def _going(c: Front, rows: int) -> Any:
+def _going(c: Front, rows: int) -> Flag:
     running = c.carry.code == int(Result.running)
     return running & ~c.over & (c.carry.counts.rows < c.base + rows)
 
 
-def _unpack(cut: Cut, flat: list) -> tuple[Par, Knobs, Any]:
-    """Arguments without the start: (parameters, knobs, save times)."""
-    times = flat[-1] if cut.window else None
-    rest = flat[:-1] if cut.window else flat
-    _, par, knobs = unpack(cut.spec, [None] * cut.n_at + list(rest))
-    return par, knobs, times
-
-
-def _edge(cut: Cut, par: Par, times: Any, first: Any) -> Any:
-    """The save time too many; times end with as many infinities as a piece has save times."""
+def _edge(cut: Cut, par: Par, times: Vector | None, first: Whole) -> Scalar:
+    """The first save time that does not fit into the piece; times are padded with infinity."""
     if not cut.window:
         return jnp.full((), jnp.inf)
     late = jax.lax.dynamic_index_in_dim(times, first + cut.window, keepdims=False)
     return late + tolerance(par.t0, late)
 
 
-def _advance(cut: Cut, c: Front, flat: list) -> tuple[Front, Rows]:
+def _advance(cut: Cut, c: Front, flat: list[Array]) -> tuple[Front, Rows]:
     """One iteration of one lane."""
-    par, knobs, _ = _unpack(cut, flat)
+    par, knobs, _ = cut.rest.unflatten(flat)
     carry, row = iterate(cut.spec, c.carry, par, knobs)
     over = c.over
     if cut.window:
@@ -112,9 +106,9 @@ def _advance(cut: Cut, c: Front, flat: list) -> tuple[Front, Rows]:
     return select(_going(c, cut.rows), new, c) if cut.levels else new, row
 
 
-def _next_piece(cut: Cut, c: Front, flat: list) -> Front:
+def _next_piece(cut: Cut, c: Front, flat: list[Array]) -> Front:
     """The beginning of the piece after this one."""
-    par, _, times = _unpack(cut, flat)
+    par, _, times = cut.rest.unflatten(flat)
     first = c.first
     if cut.window:
         here = jax.lax.dynamic_slice_in_dim(times, first, cut.window)
@@ -123,15 +117,17 @@ def _next_piece(cut: Cut, c: Front, flat: list) -> Front:
         first = first + jnp.where(whole, cut.window, jnp.sum(passed)).astype(first.dtype)
         first = jnp.minimum(first, times.shape[0] - cut.window - 1).astype(first.dtype)
     edge = _edge(cut, par, times, first)
-    return Front(c.carry, c.carry.counts.rows, first, edge, jnp.zeros((), bool))
+    return Front(
+        carry=c.carry, base=c.carry.counts.rows, first=first, edge=edge, over=jnp.zeros((), bool)
+    )
 
 
-def _unfinished(cut: Cut, c: Front, flat: list) -> Any:
+def _unfinished(cut: Cut, c: Front, flat: list[Array]) -> Flag:
     """Whether a lane has to go on, or has save times left that were reached."""
     running = c.carry.code == int(Result.running)
     if not cut.window:
         return running
-    par, _, times = _unpack(cut, flat)
+    par, _, times = cut.rest.unflatten(flat)
     here = jax.lax.dynamic_index_in_dim(times, c.first, keepdims=False)
     end = c.carry.at.tau
     return running | (here <= sigma(par) * end + tolerance(par.t0, end))
@@ -140,15 +136,16 @@ def _unfinished(cut: Cut, c: Front, flat: list) -> Any:
 # -- the first pass -------------------------------------------------------------------------------
 
 
-def _opening(cut: Cut, *args: Any) -> tuple[Front, Progress]:
+def _opening(cut: Cut, *args: Array) -> tuple[Front, Progress]:
     inner = cut.inner(cut.n_at)
 
-    def first(_: Any, flat: list) -> Front:
-        par, knobs, times = _unpack(cut, flat[cut.n_at :])
-        at, _, _ = unpack(cut.spec, flat[: len(flat) - bool(cut.window)])
+    def first(_: Array, flat: list[Array]) -> Front:
+        par, knobs, times = cut.rest.unflatten(flat[cut.n_at :])
+        at = cut.start.unflatten(flat[: cut.n_at])
         zero = jnp.zeros((), jnp.int32)
         edge = _edge(cut, par, times, zero)
-        return Front(begin(cut.spec, at, par, knobs), zero, zero, edge, jnp.zeros((), bool))
+        carry = begin(cut.spec, at, par, knobs)
+        return Front(carry=carry, base=zero, first=zero, edge=edge, over=jnp.zeros((), bool))
 
     front = nest(first, cut.levels)(jnp.zeros(_lanes(cut, args)), list(args))
     unfinished = nest(functools.partial(_unfinished, inner), inner.levels)
@@ -156,7 +153,7 @@ def _opening(cut: Cut, *args: Any) -> tuple[Front, Progress]:
     return front, Progress(jnp.zeros((), jnp.int32), jnp.ones((), bool), more)
 
 
-def _lanes(cut: Cut, args: Any) -> tuple[int, ...]:
+def _lanes(cut: Cut, args: Sequence[Array | Aval]) -> tuple[int, ...]:
     return lane_shape(args, [False] * len(args), cut.levels)
 
 
@@ -164,15 +161,20 @@ def _room(state: tuple[Front, Progress], size: int) -> Front:
     return jax.tree.map(lambda v: jnp.zeros((size + 1, *v.shape), v.dtype), state[0])
 
 
-def _keep(starts: Front, front: Front, progress: Progress, base: Any) -> Front:
-    """Keep the start of a piece; between starts, it goes to the last entry and means nothing."""
+def _keep(starts: Front, front: Front, progress: Progress, base: Whole | int) -> Front:
+    """Keep the start of a piece; between starts, write to the last entry, which nobody reads."""
     size = starts.base.shape[0] - 1
     where = jnp.where(progress.new, progress.pieces - base, size)
     return jax.tree.map(lambda a, v: put(a, v, (where,)), starts, front)
 
 
 def _pass(
-    cut: Cut, state: tuple, starts: Front, args: list, limit: Any = None, base: Any = 0
+    cut: Cut,
+    state: tuple,
+    starts: Front,
+    args: list,
+    limit: Whole | None = None,
+    base: Whole | int = 0,
 ) -> tuple:
     """Piece after piece until all lanes are through, there is no room, or the limit is reached.
 
@@ -195,7 +197,7 @@ def _pass(
         done = progress.pieces + through.astype(jnp.int32)
         return front, Progress(done, through, more), starts, count + used
 
-    def more(state: tuple) -> Any:
+    def more(state: tuple) -> Flag:
         _, progress, _, count = state
         on = progress.more & (progress.pieces - base < size)
         return on if limit is None else on & (count < limit)
@@ -217,16 +219,10 @@ def _status(state: tuple[Front, Progress], size: int) -> tuple[bool, bool]:
     return more, more and int(np.asarray(progress.pieces)) >= size
 
 
-@functools.lru_cache(maxsize=256)
-def _compiled(fn: Any, cut: Cut, platform: str) -> Any:
-    return always_compiled(one_kernel(functools.partial(fn, cut), platform))
-
-
-def _first_pass_impl(*args: Any, cut: Cut) -> list:
-    platform = next(iter(args[0].devices())).platform
+def _first_pass_impl(*args: Array, cut: Cut) -> list[Array]:
     if not cut.grows:
-        return _compiled(_bounded, cut, platform)(*args)
-    work = _work(cut, platform)
+        return _fixed(*args, cut=cut)
+    work = _work(cut, platform_of(args))
     (front, progress), starts, by_hand = work.complete(args, _lanes(cut, args), _status)
     if by_hand:
         if cut.levels:
@@ -236,8 +232,8 @@ def _first_pass_impl(*args: Any, cut: Cut) -> list:
     return jax.tree.leaves((front, starts, progress))
 
 
-def _bounded(cut: Cut, *args: Any) -> list:
-    """With a fixed number of pieces; running out of them is a result."""
+def _bounded(*args: Array, cut: Cut) -> list[Array]:
+    """The first pass with a fixed number of pieces; running out of them is a result."""
     state = _opening(cut, *args)
     (front, progress), starts, _ = _pass(cut, state, _room(state, cut.pieces), list(args))
     code = front.carry.code
@@ -252,17 +248,19 @@ def _shapes(cut: Cut, avals: tuple) -> tuple[Front, Progress]:
     return jax.eval_shape(functools.partial(_opening, cut), *given)
 
 
-def _abstract(v: Any) -> Any:
+def _abstract(v: jax.ShapeDtypeStruct) -> Aval:
     return core.ShapedArray(v.shape, v.dtype)
 
 
-def _first_pass_abstract(*avals: Any, cut: Cut) -> list:
+def _first_pass_abstract(*avals: Aval, cut: Cut) -> list[Aval]:
     front, progress = _shapes(cut, tuple((v.shape, v.dtype) for v in avals))
     starts = jax.eval_shape(functools.partial(_room, size=cut.pieces), (front, progress))
     return [_abstract(v) for v in jax.tree.leaves((front, starts, progress))]
 
 
-def _first_pass_batch(args: Any, dims: Any, *, cut: Cut) -> tuple:
+def _first_pass_batch(
+    args: Sequence[Array], dims: Sequence[int | None], *, cut: Cut
+) -> tuple[list[Array], list[int | None]]:
     moved, flags = add_level(args, dims, [False] * len(args))
     out = first_pass_p.bind(*moved, cut=cut._replace(levels=(*cut.levels, flags)))
     n = cut.tree.num_leaves
@@ -270,10 +268,12 @@ def _first_pass_batch(args: Any, dims: Any, *, cut: Cut) -> tuple:
 
 
 def first_pass(
-    cut: Cut, at: At, par: Par, knobs: Knobs, times: Any
+    cut: Cut, at: At, par: Par, knobs: Knobs, times: Vector | None
 ) -> tuple[Front, Front, Progress]:
     """The end, and the starts of all pieces, with one more entry; eagerly their number grows."""
     flat = [jax.lax.stop_gradient(v) for v in jax.tree.leaves((at, par, knobs, times))]
+    rest = jax.tree.structure((par, knobs, times))
+    cut = cut._replace(start=jax.tree.structure(at), rest=rest)
     avals = map(jax.typeof, flat)
     tree = jax.tree.structure(_shapes(cut, tuple((v.shape, v.dtype) for v in avals))[0])
     cut = cut._replace(tree=tree, grows=not under_jit())
@@ -286,12 +286,12 @@ def first_pass(
 # -- a piece again --------------------------------------------------------------------------------
 
 
-def _again(cut: Cut, *args: Any) -> list:
+def _again(*args: Array, cut: Cut) -> list[Array]:
     """The rows of a piece, how far it came, and in how many iterations."""
     lead = cut.tree.num_leaves
     inner, (limit, *rest) = cut.inner(lead + 1), args[lead:]
 
-    def first(_: Any, flat: list) -> Front:
+    def first(_: Array, flat: list[Array]) -> Front:
         return jax.tree.unflatten(cut.tree, flat[:lead])
 
     front = nest(first, cut.levels)(jnp.zeros(_lanes(cut, args)), list(args))
@@ -304,7 +304,7 @@ def _again(cut: Cut, *args: Any) -> list:
         place = c.carry.counts.rows - c.base
         return new, write(tape, place, row, _going(c, cut.rows)), count + 1
 
-    def going(state: tuple) -> Any:
+    def going(state: tuple) -> Flag:
         return jnp.any(_going(state[0], cut.rows)) & (state[2] < jnp.max(limit))
 
     zero = jnp.zeros((), jnp.int32)
@@ -314,11 +314,7 @@ def _again(cut: Cut, *args: Any) -> list:
     return jax.tree.leaves((write_end(rows, n, front.carry.at), front, count))
 
 
-def _piece_impl(*args: Any, cut: Cut) -> list:
-    return _compiled(_again, cut, next(iter(args[0].devices())).platform)(*args)
-
-
-def _piece_abstract(*avals: Any, cut: Cut) -> list:
+def _piece_abstract(*avals: Aval, cut: Cut) -> list[Aval]:
     lanes = _lanes(cut, avals)
     front = [
         jax.ShapeDtypeStruct((*lanes, *v.shape[sum(lv[k] for lv in cut.levels) :]), v.dtype)
@@ -333,16 +329,18 @@ def _row_shapes(cut: Cut, at: At) -> Rows:
     return jax.eval_shape(lambda at: blank_rows(cut.spec, at, cut.rows), at)
 
 
-def _piece_batch(args: Any, dims: Any, *, cut: Cut) -> tuple:
+def _piece_batch(
+    args: Sequence[Array], dims: Sequence[int | None], *, cut: Cut
+) -> tuple[list[Array], list[int | None]]:
     moved, flags = add_level(args, dims, [False] * len(args))
     out = piece_p.bind(*moved, cut=cut._replace(levels=(*cut.levels, flags)))
     n = cut.tree.num_leaves
     return out, [*[1] * (len(out) - n - 1), *[0] * n, None]
 
 
-def _bind(cut: Cut, start: Front, limit: Any, rest: list) -> tuple[Rows, Front, Any]:
+def _bind(cut: Cut, start: Front, limit: Whole, rest: list[Array]) -> tuple[Rows, Front, Whole]:
     leaves, tree = jax.tree.flatten(start)
-    plain = Cut(cut.spec, cut.rows, cut.window, cut.levels, tree=tree)
+    plain = Cut(cut.spec, cut.rows, cut.window, cut.levels, tree=tree, rest=cut.rest)
     *out, count = piece_p.bind(*leaves, limit, *rest, cut=plain)
     rows = jax.tree.unflatten(
         jax.tree.structure(_row_shapes(cut, start.carry.at)), out[: -len(leaves)]
@@ -350,24 +348,20 @@ def _bind(cut: Cut, start: Front, limit: Any, rest: list) -> tuple[Rows, Front, 
     return rows, jax.tree.unflatten(tree, out[-len(leaves) :]), count
 
 
-def again(cut: Cut, start: Front, par: Par, knobs: Knobs, times: Any) -> tuple[Rows, Front]:
+def again(
+    cut: Cut, start: Front, par: Par, knobs: Knobs, times: Vector | None
+) -> tuple[Rows, Front]:
     """The rows of the piece that starts there, and where it ends."""
-    start, rest = jax.lax.stop_gradient((start, jax.tree.leaves((par, knobs, times))))
+    leaves, structure = jax.tree.flatten((par, knobs, times))
+    start, rest = jax.lax.stop_gradient((start, leaves))
+    cut = cut._replace(rest=structure)
     rows, front, _ = _bind(cut, start, jnp.full((), NO_LIMIT, jnp.int32), rest)
     return rows, front
 
 
-def _define(primitive: Primitive, impl: Any, abstract: Any, batch: Any, fn: Any) -> None:
-    def lower(platform: str) -> Any:
-        run = lambda *args, cut: one_kernel(functools.partial(fn, cut), platform)(*args)
-        return mlir.lower_fun(run, multiple_results=True)
-
-    primitive.def_impl(impl)
-    primitive.def_abstract_eval(abstract)
-    batching.primitive_batchers[primitive] = batch
-    mlir.register_lowering(primitive, lower("cpu"), platform="cpu")
-    mlir.register_lowering(primitive, lower("other"))
-
-
-_define(first_pass_p, _first_pass_impl, _first_pass_abstract, _first_pass_batch, _bounded)
-_define(piece_p, _piece_impl, _piece_abstract, _piece_batch, _again)
+_fixed = compiled_kernel(_bounded)
+register(
+    first_pass_p, _bounded, _first_pass_abstract, batch=_first_pass_batch, impl=_first_pass_impl,
+    kernel=True,
+)  # fmt: skip
+register(piece_p, _again, _piece_abstract, batch=_piece_batch, kernel=True)

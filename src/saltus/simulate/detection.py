@@ -9,68 +9,55 @@ the location itself iterates on the step map.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 
 from ..base.control_flow import staged
+from ..base.types import Array, Scalar
+from .states import Place, Side, is_armed, is_zero
 
-# What is known of a guard's sign where a step starts.
-FRESH = 0  # zero, and it has not fired here: leaving to the firing side fires
-FIRED = 2  # zero because it has just fired (or started there): leaving re-arms it
-PASSED = 7  # the same where the reset has left its motion alone: it goes on through zero
-INACTIVE = 3  # not in force
-ABOVE, BELOW = (
-    4,
-    5,
-)  # either direction: zero after a jump from that side; leaving to the other fires
-# -1 and +1: armed, on that side
+GUARD_ROUNDING = 1e-14  # of its largest value in a step
+MAX_JUMP_STEP = 1e4  # resolutions of time: the longest step in which a guard may jump
 
-
-def at_zero(side: Any) -> Any:
-    """Whether a guard is zero where a step starts."""
-    return (side == FRESH) | (side == FIRED) | (side == PASSED) | (side == ABOVE) | (side == BELOW)
-
-
-FLAT = 1e-14  # of its largest value: what rounding makes of a guard
-SHORT = 1e4  # times the resolution of time: steps in which guards may jump
+Cubic: TypeAlias = tuple[Array, ...]  # its four coefficients, the constant one first
 
 
 class Knots(NamedTuple):
     """A guard and its slope (times the step length) at the start, middle and end of a step."""
 
-    start: Any
-    start_slope: Any
-    mid: Any
-    mid_slope: Any
-    end: Any
-    end_slope: Any
+    start: Array
+    start_slope: Array
+    mid: Array
+    mid_slope: Array
+    end: Array
+    end_slope: Array
 
 
 class Candidate(NamedTuple):
     """Where to look for a guard's first crossing, in fractions of the step."""
 
-    key: Any  # where it is expected; inf if nothing was seen
-    high: Any  # the end of the bracket that starts at 0
-    verified: Any  # whether the sign at `high` is that of the step map, not of the model
-    fire: Any  # it leaves zero to its firing side right at the start
-    rest: Any  # it has just fired, and is pushed to its firing side again without moving
-    before: Any  # the sign with which it left the start
-    curve: Any  # the model's second derivative where it looks for a minimum; 0 elsewhere
-    depth: Any  # how far beyond zero it is at `high`; 0 where only the model says so
-    doubt: Any  # the model is too far off to be sure that nothing happens, or nothing before
+    key: Array  # where it is expected; inf if nothing was seen
+    high: Array  # the end of the bracket that starts at 0
+    verified: Array  # whether the sign at `high` is that of the step map, not of the model
+    fire: Array  # it leaves zero to its firing side right at the start
+    rest: Array  # it has just fired, and is pushed to its firing side again without moving
+    before: Array  # the sign with which it left the start
+    curve: Array  # the model's second derivative where it looks for a minimum; 0 elsewhere
+    depth: Array  # how far beyond zero it is at `high`; 0 where only the model says so
+    doubt: Array  # the model is too far off to be sure that nothing happens, or nothing before
 
 
-def cubic(y0: Any, y1: Any, m0: Any, m1: Any) -> tuple[Any, Any, Any, Any]:
+def cubic(y0: Array, y1: Array, m0: Array, m1: Array) -> Cubic:
     """The coefficients of the cubic over (0, 1) with these values and slopes at its ends."""
     return y0, m0, -3 * y0 + 3 * y1 - 2 * m0 - m1, 2 * y0 - 2 * y1 + m0 + m1
 
 
-def value_of(c: tuple, u: Any) -> Any:
+def value_of(c: Cubic, u: Array | float) -> Array:
     return c[0] + u * (c[1] + u * (c[2] + u * c[3]))
 
 
-def lowest(c: tuple) -> Any:
+def lowest(c: Cubic) -> Array:
     """The local minimum inside (0, 1); 1 where there is none."""
     a, b, k = 3 * c[3], c[2], c[1]
     disc = b * b - a * k
@@ -83,7 +70,7 @@ def lowest(c: tuple) -> Any:
     return jnp.where(inside, u, 1.0)
 
 
-def _model_root(c: tuple, start: Any) -> Any:
+def _model_root(c: Cubic, start: Array) -> Array:
     """The root of a cubic that falls from positive to negative over (0, 1): Newton, guarded."""
     low, high = jnp.zeros_like(start), jnp.ones_like(start)
     bottom = jnp.sqrt(jnp.maximum(c[1] * c[1] - 4 * c[0] * c[2], 0.0)) - c[1]
@@ -99,12 +86,12 @@ def _model_root(c: tuple, start: Any) -> Any:
     return u
 
 
-def fires(sign: Any, direction: Any) -> Any:
+def fires(sign: Array, direction: Scalar | int) -> Array:
     """Whether arriving at `sign` is a crossing in `direction` (-1, 0 = either, +1)."""
     return (sign != 0) & ((direction == 0) | (sign == direction))
 
 
-def quiet(knots: Knots, side: Any) -> Any:
+def quiet(knots: Knots, side: Array) -> Array:
     """Whether a guard surely stays away from zero: a bound on its model that costs little.
 
     A cubic Hermite polynomial dips below the smaller of its end values by at most 4/27 of its
@@ -114,30 +101,30 @@ def quiet(knots: Knots, side: Any) -> Any:
     s0, s1, s2 = (jnp.abs(v) for v in (knots.start_slope, knots.mid_slope, knots.end_slope))
     left = jnp.minimum(y0, y1) > 0.15 * (s0 + s1)
     right = jnp.minimum(y1, y2) > 0.15 * (s1 + s2)
-    armed = (side == 1) | (side == -1)
-    return (armed & left & right) | (side == INACTIVE)
+    armed = is_armed(side)
+    return (armed & left & right) | (side == Side.INACTIVE)
 
 
 class _Outline(NamedTuple):
     """A guard seen from the side it starts on: positive until it crosses."""
 
-    sign: Any  # that side
-    low: Any  # where the left and the right half have a local minimum (1: nowhere), and its value
-    low_value: Any
-    low2: Any
-    low2_value: Any
-    back: Any  # whether it comes back from there before the half ends
-    back2: Any
-    error: Any  # how far off the model may be, generously
+    sign: Array  # that side
+    low: Array  # where the left and the right half have a local minimum (1: nowhere), and its value
+    low_value: Array
+    low2: Array
+    low2_value: Array
+    back: Array  # whether it comes back from there before the half ends
+    back2: Array
+    error: Array  # how far off the model may be, generously
 
 
-def _halves(knots: Knots) -> tuple[tuple, tuple]:
+def _halves(knots: Knots) -> tuple[Cubic, Cubic]:
     left = cubic(knots.start, knots.mid, 0.5 * knots.start_slope, 0.5 * knots.mid_slope)
     right = cubic(knots.mid, knots.end, 0.5 * knots.mid_slope, 0.5 * knots.end_slope)
     return left, right
 
 
-def _leaving(knots: Knots) -> tuple[Any, Any]:
+def _leaving(knots: Knots) -> tuple[Array, Array]:
     """The sign with which a guard leaves zero, and the multiplicity of that zero (1, 2 or 3).
 
     Where its slope is flat the sign is that of its curvature; where that is small as well (the
@@ -153,7 +140,7 @@ def _leaving(knots: Knots) -> tuple[Any, Any]:
     return jnp.sign(lead), 1 + flat.astype(jnp.int32) + triple.astype(jnp.int32)
 
 
-def _deflate(c: tuple, zero: Any, order: Any) -> tuple:
+def _deflate(c: Cubic, zero: Array, order: Array) -> Cubic:
     """A cubic without the root of this order at its start, where the guard is zero."""
     none = jnp.zeros_like(c[0])
     shifted = [(*c[k:], *[none] * k) for k in (1, 2, 3)]
@@ -163,53 +150,53 @@ def _deflate(c: tuple, zero: Any, order: Any) -> tuple:
     )
 
 
-def _outline(knots: Knots, side: Any) -> _Outline:
-    sign = jnp.where(at_zero(side), _leaving(knots)[0], side).astype(knots.start.dtype)
+def _outline(knots: Knots, side: Array) -> _Outline:
+    sign = jnp.where(is_zero(side), _leaving(knots)[0], side).astype(knots.start.dtype)
     left, right = (tuple(sign * v for v in half) for half in _halves(knots))
     low, low2 = lowest(left), lowest(right)
     error = model_error(knots)
     largest = jnp.maximum(jnp.abs(knots.start), jnp.maximum(jnp.abs(knots.mid), jnp.abs(knots.end)))
-    noise = error / 16 + FLAT * largest
+    noise = error / 16 + GUARD_ROUNDING * largest
     low_value, low2_value = value_of(left, low), value_of(right, low2)
     back, back2 = (_comes_back(half, u, noise) for half, u in ((left, low), (right, low2)))
-    return _Outline(sign, low, low_value, low2, low2_value, back, back2, error)
+    return _Outline(
+        sign=sign, low=low, low_value=low_value, low2=low2, low2_value=low2_value, back=back,
+        back2=back2, error=error,
+    )  # fmt: skip
 
 
-def _comes_back(half: tuple, low: Any, noise: Any) -> Any:
+def _comes_back(half: Cubic, low: Array, noise: Array) -> Array:
     """Whether a guard is on its old side again after its minimum: that was no inflection."""
     high = lowest(tuple(-v for v in half))
     after = jnp.where((high > low) | (low == 1), high, 1.0)
     return jnp.maximum(value_of(half, after), value_of(half, 1.0)) > noise
 
 
-def modelled(knots: Knots, u: float) -> Any:
+def modelled(knots: Knots, u: float) -> Array:
     """The model of a guard at `u`, a fixed place in the step."""
     left, right = _halves(knots)
     return value_of(left, 2 * u) if u < 0.5 else value_of(right, 2 * u - 1)
 
 
-def model_error(knots: Knots) -> Any:
+def model_error(knots: Knots) -> Array:
     """How far the middle is from the cubic through both ends; the halves are 16 times better."""
     value = 0.5 * (knots.start + knots.end) + 0.125 * (knots.start_slope - knots.end_slope)
     slope = 1.5 * (knots.end - knots.start) - 0.25 * (knots.start_slope + knots.end_slope)
     return jnp.abs(knots.mid - value) + 0.125 * jnp.abs(knots.mid_slope - slope)
 
 
-NONE = 4
-
-
 class _Piece(NamedTuple):
-    """The first place worth a look: left minimum, middle, right minimum, end, or NONE."""
+    """The first place worth a look, and what is known of the guard there."""
 
-    index: Any
-    match: Any  # a crossing from this side is one in the event's direction
-    fire: Any
-    rest: Any
-    doubt: Any
+    place: Array
+    match: Array  # a crossing from this side is one in the event's direction
+    fire: Array
+    rest: Array
+    doubt: Array
 
 
 def _first_piece(
-    knots: Knots, outline: _Outline, side: Any, direction: Any, contact: bool
+    knots: Knots, outline: _Outline, side: Array, direction: Scalar | int, contact: bool
 ) -> _Piece:
     sign = outline.sign
     start, mid, end = (jnp.abs(knots.start), sign * knots.mid, sign * knots.end)
@@ -219,55 +206,63 @@ def _first_piece(
     close2 = jnp.maximum(0.1 * jnp.minimum(mid, jnp.abs(end)), error)
     near2 = (outline.low2 < 1) & (outline.low2_value < close2)
     match = fires(-sign, direction)
-    zero = at_zero(side)
+    zero = is_zero(side)
     flat = _leaving(knots)[1] > 1
     near, near2 = near & (outline.back | (mid >= 0)), near2 & (outline.back2 | (end >= 0))
-    index = jnp.where(match & (end < 0), 3, NONE)
-    index = jnp.where(near2, 2, index)
-    index = jnp.where(mid < 0, 1, index)
-    index = jnp.where(near, 0, index)
+    index = jnp.where(match & (end < 0), Place.END, Place.NOWHERE)
+    index = jnp.where(near2, Place.RIGHT_MINIMUM, index)
+    index = jnp.where(mid < 0, Place.MIDDLE, index)
+    index = jnp.where(near, Place.LEFT_MINIMUM, index)
     to_firing = zero & fires(sign, direction) & (direction != 0)
-    across = ((side == ABOVE) & (sign < 0)) | ((side == BELOW) & (sign > 0))
-    nowhere = (side == INACTIVE) | (sign == 0)
+    across = ((side == Side.ABOVE) & (sign < 0)) | ((side == Side.BELOW) & (sign > 0))
+    nowhere = (side == Side.INACTIVE) | (sign == 0)
     hidden = jnp.minimum(mid, end) < error
     bend, rest = (jnp.abs(v) for v in _halves(knots)[0][2:])
     mixed = flat & zero & (bend < 10 * rest) & (bend > 0.01 * rest)  # a zero of which order?
     decides = functools.reduce(
         lambda v, pair: jnp.where(index == pair[0], pair[1], v),
-        [(1, mid), (2, outline.low2_value), (3, end)],
+        [
+            (Place.MIDDLE, mid),
+            (Place.RIGHT_MINIMUM, outline.low2_value),
+            (Place.END, end),
+        ],
         outline.low_value,
     )
     largest = jnp.maximum(start, jnp.maximum(jnp.abs(mid), jnp.abs(end)))
-    mixed = mixed | ((index < NONE) & (error > jnp.abs(decides)) & (error > 1e-3 * largest))
+    mixed = mixed | (
+        (index < Place.NOWHERE) & (error > jnp.abs(decides)) & (error > 1e-3 * largest)
+    )
     wild = mixed | (error > largest)
     return _Piece(
-        jnp.where(nowhere, NONE, index).astype(jnp.int32),
-        match,
-        (to_firing & (side == FRESH)) | across,
-        to_firing & (side == FIRED) & flat & contact,
-        ~nowhere & ((hidden & (index == NONE)) | wild),
+        place=jnp.where(nowhere, Place.NOWHERE, index).astype(jnp.int32),
+        match=match,
+        fire=(to_firing & (side == Side.FRESH)) | across,
+        rest=to_firing & (side == Side.FIRED) & flat & contact,
+        doubt=~nowhere & ((hidden & (index == Place.NOWHERE)) | wild),
     )
 
 
-def _aim(knots: Knots, outline: _Outline, piece: _Piece, side: Any) -> tuple[Any, Any, Any]:
+def _aim(knots: Knots, outline: _Outline, piece: _Piece, side: Array) -> tuple[Array, Array, Array]:
     """Where the crossing is expected, the end of its bracket, the curvature at a minimum."""
-    first = piece.index < 2
+    first = piece.place < Place.RIGHT_MINIMUM
     left, right = _halves(knots)
     bends = [c[2] + 3 * u * c[3] for c, u in ((left, outline.low), (right, outline.low2))]
     curve = 8 * outline.sign * jnp.where(first, *bends)
-    left = _deflate(left, at_zero(side), _leaving(knots)[1])
+    left = _deflate(left, is_zero(side), _leaving(knots)[1])
     cubic = tuple(outline.sign * jnp.where(first, a, b) for a, b in zip(left, right, strict=True))
     base = jnp.where(first, 0.0, 0.5)
     root = base + 0.5 * _model_root(cubic, jnp.where(first, knots.start, knots.mid))
     low = jnp.where(first, 0.5 * outline.low, 0.5 + 0.5 * outline.low2)
-    to_low = (piece.index == 0) | (piece.index == 2)
+    to_low = (piece.place == Place.LEFT_MINIMUM) | (piece.place == Place.RIGHT_MINIMUM)
     high = jnp.where(to_low, low, base + 0.5)
     key = jnp.where(to_low | ~piece.match, high, root)
-    key = jnp.where(piece.index == NONE, jnp.inf, key)
+    key = jnp.where(piece.place == Place.NOWHERE, jnp.inf, key)
     return key, high, jnp.where(to_low, jnp.maximum(curve, 0.0), 0.0)
 
 
-def look(knots: Knots, side: Any, direction: Any, contact: bool, length: Any) -> Candidate:
+def look(
+    knots: Knots, side: Array, direction: Scalar | int, contact: bool, length: Scalar
+) -> Candidate:
     """The first place in a step where a guard (or each member of a family) may cross.
 
     `contact`: the event has a reset, so that a state at rest on the guard is a contact. `length`:
@@ -278,23 +273,28 @@ def look(knots: Knots, side: Any, direction: Any, contact: bool, length: Any) ->
     piece = staged(lambda: _first_piece(knots, outline, side, direction, contact))
     key, high, curve = staged(lambda: _aim(knots, outline, piece, side))
     return Candidate(
-        key, high, piece.index == 3, piece.fire, piece.rest, outline.sign, curve,
-        _depth(knots, outline, piece), piece.doubt & (piece.match | (length > SHORT)),
+        key=key, high=high, verified=piece.place == Place.END, fire=piece.fire, rest=piece.rest,
+        before=outline.sign, curve=curve, depth=_depth(knots, outline, piece),
+        doubt=piece.doubt & (piece.match | (length > MAX_JUMP_STEP)),
     )  # fmt: skip
 
 
-def _depth(knots: Knots, outline: _Outline, piece: _Piece) -> Any:
+def _depth(knots: Knots, outline: _Outline, piece: _Piece) -> Array:
     """How far beyond zero a guard surely gets after its first crossing, before it comes back.
 
     The middle of a step is known less well than its end: what it may be off by does not count."""
     mid = jnp.maximum(-outline.sign * knots.mid - outline.error, 0.0)
     end = jnp.maximum(-outline.sign * knots.end, 0.0)
-    end = jnp.where(outline.back2 & (piece.index != 3), 0.0, end)
-    first = jnp.where((piece.index == 0) & outline.back, 0.0, jnp.maximum(mid, end))
-    return jnp.where(piece.index == NONE, 0.0, jnp.where(piece.index < 2, first, end))
+    end = jnp.where(outline.back2 & (piece.place != Place.END), 0.0, end)
+    first = jnp.where(
+        (piece.place == Place.LEFT_MINIMUM) & outline.back, 0.0, jnp.maximum(mid, end)
+    )
+    return jnp.where(
+        piece.place == Place.NOWHERE, 0.0, jnp.where(piece.place < Place.RIGHT_MINIMUM, first, end)
+    )
 
 
-def side_after(side: Any, value: Any) -> Any:
+def side_after(side: Array, value: Array) -> Array:
     """The guard's side where an accepted step ends."""
     sign = jnp.sign(value).astype(side.dtype)
-    return jnp.where((side == INACTIVE) | (sign == 0), side, sign)
+    return jnp.where((side == Side.INACTIVE) | (sign == 0), side, sign)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +11,39 @@ import jax.numpy as jnp
 from ..base.control_flow import staged
 from ..base.leaves import Leaves, blank, select
 from ..base.results import Result
+from ..base.types import Array, Flag, Scalar, Whole
 from ..methods.method import Stepper
-from ..methods.step_control import FORGOTTEN
+from ..methods.step_control import INITIAL_LOG_ERROR
 from ..methods.tangent_error import renewed
-from ..model.algebraic_states import SINGULAR, begun, hidden, regularity, solved, violated
+from ..model.algebraic_states import MIN_PIVOT_RATIO, begun, hidden, regularity, solved, violated
 from ..model.invariants import broken
 from ..model.model import Action, At, Model, Par
-from .detection import INACTIVE
 from .flat_guards import flattened
-from .guards import _evaluate, _guards_after, _timers_after, guard_slopes, refresh_flags
-from .record import Carry, Counts, Knobs, Rows, approach_kind, empty_pace, empty_search, reset_kind
+from .guards import evaluated, guard_slopes, guards_after, refresh_flags, timers_after
+from .record import (
+    Carry,
+    Counts,
+    Knobs,
+    Rows,
+    approach_kind,
+    empty_counts,
+    empty_pace,
+    empty_search,
+    reset_kind,
+)
+from .states import Side
 from .traced_checks import bad_mode
 from .zeno import paced, trapped
+
+CHAIN_LIMIT = 100  # jumps at one instant, and
+CHAIN_LIMIT_PER_GUARD = 4  # more for each guard
+
+
+def ended(code: Whole, reasons: Sequence[tuple[Flag, Result]]) -> Whole:
+    """The `code` of a solve that may end for some reasons; of several, the last one counts."""
+    for condition, result in reasons:
+        code = jnp.where(condition, int(result), code).astype(code.dtype)
+    return code
 
 
 def settle(
@@ -30,29 +51,29 @@ def settle(
     at: At,
     par: Par,
     c: Carry,
-    fired: Any,
-    member: Any,
+    fired: Whole,
+    member: Whole | int,
     knobs: Knobs,
     starting: bool = False,
 ) -> Carry:
     """The loop's state after a jump to `at` (or at the start), with the next firing chosen."""
-    first = staged(lambda: _evaluate(model, at, par))
+    first = staged(lambda: evaluated(model, at, par))
     here = first
     if not starting:
         here = flattened(model, first, par, c.sides, guard_slopes, asked(knobs)[0])
     sides, together, due = staged(
-        lambda: _guards_after(model, par, c, here, fired, member, starting)
+        lambda: guards_after(model, par, c, here, fired, member, starting)
     )
     at = here.at
-    armed, now, target = staged(lambda: _timers_after(model, at, par, c, fired))
-    code = c.code
+    armed, now, target = staged(lambda: timers_after(model, at, par, c, fired))
+    reasons = []
     waiting = model.pending_of(at)
     if waiting:
         lost = functools.reduce(jnp.logical_or, [jnp.isnan(v) for v in waiting])
-        running = code == int(Result.running)
-        code = jnp.where(lost & running, int(Result.non_finite), code).astype(code.dtype)
+        reasons.append((lost & (c.code == int(Result.running)), Result.non_finite))
     if model.modes:
-        code = jnp.where(bad_mode(model, at), int(Result.invalid_mode), code).astype(code.dtype)
+        reasons.append((bad_mode(model, at), Result.invalid_mode))
+    code = ended(c.code, reasons)
     if model.constraint is not None or model.invariant is not None:
         before = code
         code = staged(lambda: _consistency(model, at, par, knobs, here.found, before))
@@ -65,25 +86,25 @@ def settle(
     return choose(model, c, pairs)
 
 
-def asked(knobs: Knobs) -> tuple[Any, Leaves]:
+def asked(knobs: Knobs) -> tuple[Scalar, Leaves]:
     """The tolerances as the user gave them, whatever the method makes of them."""
     return knobs.rtol * knobs.asked, tuple(a * knobs.asked for a in knobs.atol)
 
 
-def _consistency(model: Model, at: At, par: Par, knobs: Knobs, found: Any, code: Any) -> Any:
-    """Why the state after a jump (or at the start) cannot be gone on with, if so."""
+def _consistency(model: Model, at: At, par: Par, knobs: Knobs, found: Flag, code: Whole) -> Whole:
+    """The code after a check whether the state after a jump, or at the start, is consistent."""
     rtol, atol = asked(knobs)
     off = violated(model, at, par, rtol, atol) | broken(model, at, par, rtol, atol)
     if model.constraint is None:
         return jnp.where(off, int(Result.inconsistent), code).astype(code.dtype)
     finite = jnp.isfinite(sum(jnp.sum(v) for v in hidden(model, at, par)))
-    flat = finite & ~(regularity(model, at, par) > SINGULAR)
+    flat = finite & ~(regularity(model, at, par) > MIN_PIVOT_RATIO)
     why = jnp.where(off, int(Result.inconsistent), int(Result.no_consistent_state))
     why = jnp.where(flat, int(Result.singular), why)
     return jnp.where(found & ~off & ~flat, code, why).astype(code.dtype)
 
 
-def choose(model: Model, c: Carry, due: list) -> Carry:
+def choose(model: Model, c: Carry, due: list[tuple[Array, Array]]) -> Carry:
     """The first due action in order of declaration; `due` holds (due, rooted), guards first."""
     guards = iter(due[: len(model.guards)])
     timed = iter(due[len(model.guards) :])
@@ -105,18 +126,44 @@ def choose(model: Model, c: Carry, due: list) -> Carry:
     return c._replace(jump=jump, member=member, rooted=rooted)
 
 
+def at_rest(
+    model: Model,
+    c: Carry,
+    flags: Sequence[Array],
+    why: Whole | int = int(Result.resting_contact),
+) -> Carry:
+    """A contact that does not move ends the solve, unless its event has a `zeno` rule."""
+    code, jump = jnp.asarray(why, jnp.int32), c.jump
+    member = jnp.zeros((), jnp.int32)
+    for action, flag in zip(model.guards, flags, strict=True):
+        if action.zeno:
+            take = jnp.any(flag) & (jump < 0)
+            jump = jnp.where(take, model.actions.index(action) + 1, jump)
+            member = jnp.where(take, jnp.argmax(flag), member).astype(jnp.int32)
+    code = jnp.where(jump < 0, code, c.code).astype(c.code.dtype)
+    return c._replace(code=code, jump=jump, member=member, rooted=jnp.zeros((), bool))
+
+
+def pushed(model: Model, c: Carry, flags: Sequence[Array]) -> Carry:
+    """Guards that are zero and leave to their firing side: they fire here."""
+    nothing = (jnp.zeros((), bool), jnp.zeros((), bool))
+    pressed = c._replace(counts=c.counts._replace(pressed=c.counts.pressed + 1))
+    due = [(f, jnp.zeros_like(f)) for f in flags]
+    return choose(model, pressed, due + [nothing] * len(model.timed))
+
+
 def start(model: Model, at: At, par: Par, knobs: Knobs) -> Carry:
     """The loop's state before the first decision (step size still open)."""
     zero = jnp.zeros(())
     shapes = [() if a.size is None else (a.size,) for a in model.guards]
     blank = Carry(
         at=at, k1=(), h=zero, error=zero, values=(), slopes=(),
-        sides=tuple(jnp.full(s, INACTIVE, jnp.int32) for s in shapes), leaving=(),
+        sides=tuple(jnp.full(s, Side.INACTIVE, jnp.int32) for s in shapes), leaving=(),
         together=tuple(jnp.zeros(s, bool) for s in shapes),
         armed=tuple(jnp.zeros((), bool) for _ in model.timed),
         target=zero, jump=jnp.full((), -1, jnp.int32), member=jnp.zeros((), jnp.int32),
         rooted=jnp.zeros((), bool), search=empty_search(),
-        counts=Counts(*([jnp.zeros((), jnp.int32)] * len(Counts._fields))),
+        counts=empty_counts(),
         pace=empty_pace(model.n_guards), code=jnp.full((), int(Result.running), jnp.int32),
         cap=jnp.full((), jnp.inf), spent=jnp.zeros(()) if model.guards else (),
     )  # fmt: skip
@@ -124,15 +171,15 @@ def start(model: Model, at: At, par: Par, knobs: Knobs) -> Carry:
     return settle(model, at, par, blank, nobody, 0, knobs, starting=True)
 
 
-def jump_row(model: Model, stepper: Stepper, c: Carry, kind: Any) -> Rows:
+def jump_row(model: Model, stepper: Stepper, c: Carry, kind: Whole) -> Rows:
     return Rows(
-        c.at.tau, c.at.w, c.at.i, jnp.zeros(()), kind, (c.member,) * model.families, c.at.z,
-        blank(stepper.aux(model)),
+        tau=c.at.tau, w=c.at.w, i=c.at.i, z=c.at.z, h=jnp.zeros(()), kind=kind,
+        member=(c.member,) * model.families, aux=blank(stepper.aux(model)),
     )  # fmt: skip
 
 
-def _possible(model: Model, par: Par, c: Carry) -> Any:
-    """Backward in time: whether the event that is to be undone may have happened here."""
+def _possible(model: Model, par: Par, c: Carry) -> Flag | None:
+    """Backward in time, whether the event that is about to be undone can have happened here."""
     if all(a.possible is None for a in model.actions):
         return None
     args, yes = model.args(c.at, par, c.member), jnp.ones((), bool)
@@ -145,8 +192,30 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
     if model.constraint is not None:  # the last correction of a root moves x, not z
         c = c._replace(at=solved(model, c.at, par)[0])
     row = jump_row(model, stepper, c, reset_kind(c.jump))
+    at, happened = _reset(model, par, c)
+    logged = _of_jump(c, [a.logged for a in model.actions])
+    if happened is not None:  # else it goes on as if nothing had been there
+        kind = jnp.where(happened, reset_kind(c.jump), approach_kind(c.jump))
+        row = row._replace(kind=kind.astype(row.kind.dtype))
+        logged = logged & happened
+    here = c._replace(at=at, values=model.guard_values(c.at, par))
+    new = settle(model, at, par, here, c.jump, c.member, knobs)
+    new = new._replace(
+        counts=_counted(model, c, at, logged), error=jnp.full((), INITIAL_LOG_ERROR),
+        search=empty_search(), memory=stepper.memory(model), tangent=renewed(c.tangent),
+    )  # fmt: skip
+    return _judged(model, par, knobs, c, new, logged), row
 
-    def branch(action: Action):
+
+def _of_jump(c: Carry, flags: list[bool]) -> Flag:
+    """The flag of the chosen jump, from a list with one for each action."""
+    return jnp.asarray(flags)[c.jump]
+
+
+def _reset(model: Model, par: Par, c: Carry) -> tuple[At, Flag | None]:
+    """The state after the chosen jump, and backward in time whether the event has happened."""
+
+    def reset(action: Action) -> Callable[[At], At]:
         def go(at: At) -> At:
             after = model.reset(action, at, par, c.member)
             if model.kinks or any(a.kind == "time" for a in model.actions):
@@ -155,54 +224,51 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
 
         return go
 
-    cases = [branch(a) for a in model.actions[:-1]]  # the last one is the stop
+    cases = [reset(a) for a in model.actions[:-1]]  # the last one is the stop
     at = jax.lax.switch(c.jump, cases, c.at) if cases else c.at
     happened = _possible(model, par, c)
-    if happened is not None:  # else it goes on as if nothing had been there
+    if happened is not None:
         at = select(happened, at, c.at)
-        kind = jnp.where(happened, reset_kind(c.jump), approach_kind(c.jump))
-        row = row._replace(kind=kind.astype(row.kind.dtype))
-    at = refresh_flags(model, at, par, c.jump, c.member)
-    here = c._replace(at=at, values=model.guard_values(c.at, par))
-    new = settle(model, at, par, here, c.jump, c.member, knobs)
-    code = new.code
-    counts = c.counts._replace(
-        rows=c.counts.rows + 1, evaluations=c.counts.evaluations + 1, chain=c.counts.chain + 1
-    )
-    own = jnp.asarray([a.logged for a in model.actions])[c.jump]
-    own = own if happened is None else own & happened
-    counts = counts._replace(events=counts.events + own.astype(jnp.int32))
-    limit = 100 + 4 * sum(a.size or 1 for a in model.guards)
+    return refresh_flags(model, at, par, c.jump, c.member), happened
+
+
+def _counted(model: Model, c: Carry, at: At, logged: Flag) -> Counts:
+    """The counts after a jump to `at`."""
     unmoved = jnp.ones((), bool)
     for a, b in zip(model.x_of(at), model.x_of(c.at), strict=True):
         unmoved = unmoved & jnp.all(a == b)
-    counts = counts._replace(pressed=jnp.where(unmoved, counts.pressed, 0))
-    chatters = 2 * counts.pressed >= counts.chain
-    why = jnp.where(chatters, int(Result.chattering), int(Result.endless_chain))
-    code = jnp.where(counts.chain > limit, why, code)
-    code = jnp.where(trapped(model, par, new, c), int(Result.chattering), code)
-    code = jnp.where(own & (counts.events > knobs.max_events), int(Result.too_many_events), code)
-    pace = c.pace
+    return c.counts._replace(
+        rows=c.counts.rows + 1,
+        evaluations=c.counts.evaluations + 1,
+        chain=c.counts.chain + 1,
+        events=c.counts.events + logged.astype(jnp.int32),
+        pressed=jnp.where(unmoved, c.counts.pressed, 0),
+    )
+
+
+def _judged(
+    model: Model, par: Par, knobs: Knobs, old: Carry, new: Carry, logged: Flag
+) -> Carry:  # fmt: skip
+    """Whether the solve goes on after a jump, and where to: a `zeno` rule may be next."""
+    counts = new.counts
+    endless = counts.chain > CHAIN_LIMIT + CHAIN_LIMIT_PER_GUARD * model.n_guards
+    reasons = [
+        (endless, Result.endless_chain),
+        (endless & (2 * counts.pressed >= counts.chain), Result.chattering),
+        (trapped(model, par, new, old), Result.chattering),
+        (logged & (counts.events > knobs.max_events), Result.too_many_events),
+    ]
     if model.guards:
-        guard = jnp.asarray([a.kind == "guard" for a in model.actions])[c.jump]
-        pace, accumulate = paced(model, c.pace, c.jump, c.member, at.tau)
-        pace = jax.tree.map(lambda a, b: jnp.where(guard, a, b), pace, c.pace)
-        rests = jnp.asarray([a.zeno for a in model.actions])[c.jump] & guard & accumulate
-        code = jnp.where(guard & accumulate & ~rests, int(Result.events_accumulate), code)
+        guard = _of_jump(old, [a.kind == "guard" for a in model.actions])
+        pace, accumulate = paced(model, old.pace, old.jump, old.member, new.at.tau)
+        accumulate = accumulate & guard
+        rests = accumulate & _of_jump(old, [a.zeno for a in model.actions])
+        reasons.append((accumulate & ~rests, Result.events_accumulate))
         new = new._replace(
-            jump=jnp.where(rests, c.jump + 1, new.jump),
-            member=jnp.where(rests, c.member, new.member),
+            pace=select(guard, pace, old.pace),
+            jump=jnp.where(rests, old.jump + 1, new.jump),
+            member=jnp.where(rests, old.member, new.member),
             rooted=new.rooted & ~rests,
         )
-    terminal = jnp.asarray([a.terminal for a in model.actions])[c.jump]
-    code = jnp.where(terminal, int(Result.terminated), code)
-    new = new._replace(
-        counts=counts,
-        pace=pace,
-        code=code,
-        error=jnp.full((), FORGOTTEN),
-        search=empty_search(),
-        memory=stepper.memory(model),
-        tangent=renewed(c.tangent),
-    )
-    return new, row
+    terminal = _of_jump(old, [a.terminal for a in model.actions])
+    return new._replace(code=ended(new.code, [*reasons, (terminal, Result.terminated)]))

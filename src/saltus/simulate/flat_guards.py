@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..base.control_flow import branch, staged
 from ..base.leaves import Leaves
+from ..base.types import Scalar
 from ..linalg.newton import own_moves
 from ..model.model import At, Model, Par
-from .detection import INACTIVE
+from .guards import Here
+from .states import Side
 
-FLAT = 1e-12  # of what guards and slopes are measured by: zero but for rounding
-LOOSE = 1e-4  # and no tolerance makes more than this a zero
+ROUNDING = 1e-12  # of what guards and slopes are measured by: what is smaller is zero
+MAX_TOLERANCE = 1e-4  # of the same: no tolerance of the solve makes more than this a zero
 Slopes = Callable[[Model, At, Par, Leaves], tuple[Leaves, Leaves]]  # guards, and along a flow
 
 
-def flat(model: Model, here: Any, par: Par, slopes: Slopes, rtol: Any) -> Leaves:
+def flat(model: Model, here: Here, par: Par, slopes: Slopes, rtol: Scalar) -> Leaves:
     """Which guards are zero together with their slopes, up to the errors of what they are made of.
 
     These are measured by what a guard and its slope do where everything they are given moves by
     about its own size (M93). Rounding is always an error; the tolerance is one where the guard does
     not turn to its firing side, so that nothing happens too early.
     """
-    at: At = here.at
+    at = here.at
     n, m = len(at.w), len(at.w) + len(at.z)
     given = (at.tau, *at.w, *at.z, *par.theta)
 
@@ -48,15 +49,15 @@ def flat(model: Model, here: Any, par: Par, slopes: Slopes, rtol: Any) -> Leaves
     )
     moves = jax.vmap(lambda way: jax.jvp(both, (given,), (way,))[1])(ways)
     sig = jnp.where(par.backward, -1.0, 1.0)
-    loose = jnp.clip(10 * rtol, FLAT, LOOSE)
+    loose = jnp.clip(10 * rtol, ROUNDING, MAX_TOLERANCE)
     out = []
     for j, action in enumerate(model.guards):
         value, slope = jnp.abs(here.values[j]), jnp.abs(here.slopes[j])
         of_value, of_slope = (jnp.nan_to_num(part[j]) for part in moves)
         near, steep = (jnp.sum(jnp.abs(v[:3]), axis=0) for v in (of_value, of_slope))
         turn = of_slope[3]  # the curvature times the time so far
-        exact = (value <= FLAT * (near + jnp.abs(of_value[3]))) & (
-            slope <= FLAT * (steep + jnp.abs(turn))
+        exact = (value <= ROUNDING * (near + jnp.abs(of_value[3]))) & (
+            slope <= ROUNDING * (steep + jnp.abs(turn))
         )
         back = (jnp.sign(at.tau * turn) == -sig * action.direction) & (action.direction != 0)
         away = back | ((jnp.abs(turn) <= loose * steep) & (at.tau != 0))
@@ -64,7 +65,9 @@ def flat(model: Model, here: Any, par: Par, slopes: Slopes, rtol: Any) -> Leaves
     return tuple(out)
 
 
-def flattened(model: Model, here: Any, par: Par, sides: Leaves, slopes: Slopes, rtol: Any) -> Any:
+def flattened(
+    model: Model, here: Here, par: Par, sides: Leaves, slopes: Slopes, rtol: Scalar
+) -> Here:
     """What is known after a jump, with exact zeros for guards that come into force where they and
     their slopes are zero.
 
@@ -74,7 +77,7 @@ def flattened(model: Model, here: Any, par: Par, sides: Leaves, slopes: Slopes, 
         return here
 
     def zeros() -> tuple[Leaves, Leaves]:
-        fresh = [(s == INACTIVE) & a for s, a in zip(sides, here.active, strict=True)]
+        fresh = [(s == Side.INACTIVE) & a for s, a in zip(sides, here.active, strict=True)]
         ask = functools.reduce(jnp.logical_or, map(jnp.any, fresh)).astype(jnp.int32)
         no = tuple(jnp.zeros(jnp.shape(v), bool) for v in here.values)
         found = branch(ask, [lambda: no, lambda: flat(model, here, par, slopes, rtol)], lazy=True)

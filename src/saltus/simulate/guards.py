@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, select
+from ..base.types import Array, Flag, Scalar, Whole
 from ..model.algebraic_states import attached, solved
 from ..model.model import Action, At, Model, Par
-from .detection import ABOVE, BELOW, FIRED, FRESH, INACTIVE, PASSED, fires
+from .detection import fires
 from .record import Carry
+from .states import Side, is_armed
 
 EPS = float(jnp.finfo(jnp.float64).eps)
+GUARD_NOISE = 64  # roundings of a guard; one that is no larger is zero
 
 
-def sigma(par: Par) -> Any:
+def sigma(par: Par) -> Scalar:
     """+1 forward, -1 backward in time."""
     return jnp.where(par.backward, -1.0, 1.0)
 
 
-def resolution(tau: Any, h: Any = 0.0) -> Any:
-    """The shortest difference of times that means anything here."""
+def resolution(tau: Scalar | float, h: Scalar | float = 0.0) -> Scalar:
+    """The smallest difference between times here that is more than rounding."""
     return 8 * EPS * jnp.maximum(jnp.abs(tau), jnp.abs(h))
 
 
@@ -30,7 +33,7 @@ def guard_slopes(model: Model, at: At, par: Par, k: Leaves) -> tuple[Leaves, Lea
     """The guards and their derivatives along the flow `k`."""
     k = tuple(d.astype(v.dtype) for d, v in zip(k, model.moving_of(at), strict=True))
 
-    def values(tau: Any, moving: Leaves) -> Leaves:
+    def values(tau: Scalar, moving: Leaves) -> Leaves:
         here = model.with_moving(at, moving, tau=tau)
         if looking:
             here = attached(model, here, par, 1)
@@ -44,7 +47,7 @@ def rounding(model: Model, at: At, par: Par, slopes: Leaves) -> Leaves:
     """How far from zero each guard may be by rounding of the state and of time."""
     w, z = at.w, at.z
 
-    def values(tau: Any, leaves: Leaves, z: Leaves) -> Leaves:
+    def values(tau: Scalar, leaves: Leaves, z: Leaves) -> Leaves:
         return model.guard_values(At(tau, leaves, at.i, z), par)
 
     _, scales = jax.jvp(values, (at.tau, w, z), (at.tau, w, z))
@@ -54,41 +57,50 @@ def rounding(model: Model, at: At, par: Par, slopes: Leaves) -> Leaves:
 
 
 def _guard_side(
-    action: Action, was: Any, value: Any, tiny: Any, active: Any, fired: Any, waits: Any, sig: Any
-) -> Any:
-    """The side of one guard after a jump (or at a start, where `was` is INACTIVE)."""
+    action: Action,
+    was: Array,
+    value: Array,
+    tiny: Array,
+    active: Flag,
+    fired: Flag,
+    waits: Flag,
+    sig: Scalar,
+) -> Array:
+    """The side of one guard after a jump (or at a start, where `was` is Side.INACTIVE)."""
     direction = action.direction * sig
     sign = jnp.sign(value).astype(jnp.int32)
     if action.direction == 0:
-        was = jnp.where(was == ABOVE, 1, jnp.where(was == BELOW, -1, was))
+        was = jnp.where(was == Side.ABOVE, 1, jnp.where(was == Side.BELOW, -1, was))
     zero = jnp.abs(value) <= tiny
     firing_side = fires(sign, direction) & (action.direction != 0)
     across = jnp.where(firing_side, -sign, sign)  # pretend it came from the other side: it fires
     came = jnp.where(sig > 0, across, sign) if action.level else sign  # backward there are edges
-    armed = (was == 1) | (was == -1)
+    armed = is_armed(was)
     side = jnp.where(
         armed,
         jnp.where((sign != was) & fires(sign, direction), was, sign),
-        jnp.where(was == FRESH, across, jnp.where(was == INACTIVE, came, sign)),
+        jnp.where(was == Side.FRESH, across, jnp.where(was == Side.INACTIVE, came, sign)),
     )
-    fresh = jnp.where(was > 0, ABOVE, BELOW) if action.direction == 0 else FRESH
-    landed = jnp.where(armed, jnp.where(waits, was, fresh), jnp.where(was == INACTIVE, FRESH, was))
+    fresh = jnp.where(was > 0, Side.ABOVE, Side.BELOW) if action.direction == 0 else Side.FRESH
+    landed = jnp.where(
+        armed, jnp.where(waits, was, fresh), jnp.where(was == Side.INACTIVE, Side.FRESH, was)
+    )
     side = jnp.where(zero, landed, side)
     if action.contact:  # where it comes into force beyond zero, it counts as being there
-        side = jnp.where((was == INACTIVE) & firing_side & (sig > 0), FRESH, side)
-    side = jnp.where(fired, jnp.where(zero, FIRED, sign), side)
-    return jnp.where(active, side, INACTIVE).astype(jnp.int32)
+        side = jnp.where((was == Side.INACTIVE) & firing_side & (sig > 0), Side.FRESH, side)
+    side = jnp.where(fired, jnp.where(zero, Side.FIRED, sign), side)
+    return jnp.where(active, side, Side.INACTIVE).astype(jnp.int32)
 
 
-def members(action: Action) -> Any:
+def members(action: Action) -> Array | int:
     return 0 if action.size is None else jnp.arange(action.size, dtype=jnp.int32)
 
 
-class _Here(NamedTuple):
+class Here(NamedTuple):
     """What is evaluated after a jump."""
 
     at: At  # with its algebraic states
-    found: Any  # whether there are any
+    found: Flag  # whether there are any
     k1: Leaves
     values: Leaves
     slopes: Leaves
@@ -96,26 +108,27 @@ class _Here(NamedTuple):
     active: Leaves
 
 
-def _evaluate(model: Model, at: At, par: Par) -> _Here:
+def evaluated(model: Model, at: At, par: Par) -> Here:
     new, found = solved(model, at, par)
     at = at._replace(z=select(found, new.z, at.z))
     k1 = model.flow(at, par)
     if not model.guards:
-        return _Here(at, found, k1, (), (), (), ())
+        return Here(at=at, found=found, k1=k1, values=(), slopes=(), tiny=(), active=())
     values, slopes = guard_slopes(model, at, par, k1)
     active = tuple(jnp.asarray(a) for a in model.guard_active(at, par))
-    return _Here(at, found, k1, values, slopes, rounding(model, at, par, slopes), active)
+    tiny = rounding(model, at, par, slopes)
+    return Here(at=at, found=found, k1=k1, values=values, slopes=slopes, tiny=tiny, active=active)
 
 
-def _passes(c: Carry, here: _Here, j: int) -> Any:
+def _passes(c: Carry, here: Here, j: int) -> Flag:
     """Whether a guard came to zero by itself, and moves on the same way after the reset."""
-    armed = (c.sides[j] == 1) | (c.sides[j] == -1)
+    armed = is_armed(c.sides[j])
     same = jnp.sign(here.slopes[j]) * jnp.sign(c.slopes[j]) > 0
     return armed & same & (jnp.abs(here.values[j] - c.values[j]) <= here.tiny[j])
 
 
-def _guards_after(
-    model: Model, par: Par, c: Carry, here: _Here, fired: Any, member: Any, starting: bool
+def guards_after(
+    model: Model, par: Par, c: Carry, here: Here, fired: Whole, member: Whole | int, starting: bool
 ) -> tuple[Leaves, Leaves, Leaves]:
     """Sides, those that wait for their turn, and those that the jump has carried across zero."""
     sig = sigma(par)
@@ -130,19 +143,21 @@ def _guards_after(
         side = _guard_side(action, c.sides[j], value, tiny, active, mine, waits, sig)
         contact = action.reset is not None and not action.terminal
         if starting and not contact:
-            side = jnp.where(side == FRESH, FIRED, side)
+            side = jnp.where(side == Side.FRESH, Side.FIRED, side)
         if not starting:
-            side = jnp.where((side == FIRED) & mine & _passes(c, here, j), PASSED, side)
+            side = jnp.where((side == Side.FIRED) & mine & _passes(c, here, j), Side.PASSED, side)
         if contact and not starting and action.direction != 0:
             # it has fired, and another reset of this instant turns it back to its firing side
             turned = fires(jnp.sign(here.slopes[j]).astype(jnp.int32), action.direction * sig)
             if not action.contact:
                 turned = turned & (action.direction * sig * c.slopes[j] < 0)
-            side = jnp.where(((side == FIRED) | (side == PASSED)) & ~mine & turned, FRESH, side)
+            side = jnp.where(
+                ((side == Side.FIRED) | (side == Side.PASSED)) & ~mine & turned, Side.FRESH, side
+            )
         if action.kink:
             side = 2 * c.at.i[model.place_flags] - 1
         sign = jnp.sign(value).astype(jnp.int32)
-        armed = (side == 1) | (side == -1)
+        armed = is_armed(side)
         crossed = armed & (sign == -side) & fires(sign, action.direction * sig)
         sides.append(side)
         together.append(waits)
@@ -150,9 +165,9 @@ def _guards_after(
     return tuple(sides), tuple(together), tuple(due)
 
 
-def _timers_after(
-    model: Model, at: At, par: Par, c: Carry, fired: Any
-) -> tuple[Leaves, Leaves, Any]:
+def timers_after(
+    model: Model, at: At, par: Par, c: Carry, fired: Whole
+) -> tuple[Leaves, Leaves, Scalar]:
     """Timed actions that lie ahead, those due right now, and the nearest time ahead."""
     sig, tol = sigma(par), resolution(at.tau)
     armed, due, target = [], [], sig * jnp.inf
@@ -168,7 +183,7 @@ def _timers_after(
     return tuple(armed), tuple(due), target
 
 
-def refresh_flags(model: Model, at: At, par: Par, fired: Any, member: Any) -> At:
+def refresh_flags(model: Model, at: At, par: Par, fired: Whole, member: Whole | int) -> At:
     """Outcomes of the comparisons that `when` marked, after a jump (or before anything fired).
 
     The one that fired is turned over. The others follow their guard, or where that is zero, the

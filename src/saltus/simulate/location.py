@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from ..base.control_flow import branch, staged
 from ..base.leaves import Leaves
 from ..base.results import Result
+from ..base.types import Array, Flag, Scalar, Whole
 from ..model.model import Model, Par
-from .detection import INACTIVE, Candidate, fires
+from .detection import Candidate, fires
 from .firing import choose
-from .guards import EPS, resolution, sigma
-from .record import FIRE, NO_EVENT, RAISE, Carry, Knobs, Search
+from .guards import EPS, members, resolution, sigma
+from .record import Carry, Knobs, Search, Tried
+from .states import Grazing, Location, Side
 
-AGAIN, NOTHING, EVENT, ANOTHER = range(4)
+MAX_ITERATIONS = 80  # of the location of a crossing
+MAX_MINIMUM_ITERATIONS = 12  # of the location of a minimum
 
 
 def begin_search(
-    seen: list[Candidate], tiny: Leaves, h: Any, key: Any, guard: Any, member: Any
+    seen: list[Candidate], tiny: Leaves, h: Scalar, key: Scalar, guard: Whole, member: Whole
 ) -> Search:
     """Look where the model of the guard says."""
     return Search(
@@ -27,20 +31,20 @@ def begin_search(
         before=pick([s.before for s in seen], guard, member),
         low=jnp.zeros(()), high=pick([s.high for s in seen], guard, member) * h,
         verified=pick([s.verified for s in seen], guard, member), h=key * h,
-        last=jnp.full((), jnp.inf), count=jnp.zeros((), jnp.int32),
+        last=jnp.full((), jnp.inf), iterations=jnp.zeros((), jnp.int32),
         tiny=pick(list(tiny), guard, member),
         curve=pick([s.curve for s in seen], guard, member) / (h * h),
         depth=pick([s.depth for s in seen], guard, member),
     )  # fmt: skip
 
 
-def seeking(s: Search) -> Any:
+def seeking(s: Search) -> Flag:
     """Whether the search looks for a minimum of the guard, and has not found it beyond zero."""
     return ~s.verified & (s.curve > 0)
 
 
-def polish(model: Model, par: Par, c: Carry, tried: Any) -> Any:
-    """Where the search is within a hair of the root, move there along the flow.
+def polish(model: Model, par: Par, c: Carry, tried: Tried) -> Tried:
+    """Where the search is very close to the root, move there along the flow.
 
     A correction below 1e-8 of the step has no second-order effect in double precision, so the
     step need not be computed again.
@@ -60,17 +64,19 @@ def polish(model: Model, par: Par, c: Carry, tried: Any) -> Any:
 
 
 class _Iteration(NamedTuple):
-    verdict: Any
-    low: Any
-    high: Any
-    verified: Any
-    aim: Any
-    correction: Any
-    touch: Any
-    depth: Any
+    """What an iteration of the search has found; see `Search` for the lengths."""
+
+    verdict: Whole  # a Location
+    low: Scalar
+    high: Scalar
+    verified: Flag
+    aim: Scalar  # the next length
+    correction: Scalar
+    touch: Flag  # the guard touches zero, and does not cross it
+    depth: Scalar
 
 
-def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Carry) -> Carry:
+def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried, moved: Carry) -> Carry:
     """One iteration (M18): go on, give up and accept the step, or land on the crossing.
 
     Where it lands, a guard that crossed earlier takes over; guards that reach zero within rounding
@@ -78,7 +84,7 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Ca
     """
     s = c.search
     earlier, together = staged(lambda: arrivals(model, par, c, tried))
-    mine = tuple((s.guard == j) & (_range(a.size) == s.member) for j, a in enumerate(model.guards))
+    mine = tuple((s.guard == j) & (members(a) == s.member) for j, a in enumerate(model.guards))
     earlier = tuple(e & ~m for e, m in zip(earlier, mine, strict=True))
     together = tuple(t | m for t, m in zip(together, mine, strict=True))
     it = staged(lambda: _iterate(model, par, knobs, c, tried, earlier))
@@ -86,7 +92,7 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Ca
     def again() -> Carry:
         new = s._replace(
             low=it.low, high=it.high, verified=it.verified, h=it.aim, last=it.correction,
-            count=s.count + 1, depth=it.depth,
+            iterations=s.iterations + 1, depth=it.depth,
         )  # fmt: skip
         return c._replace(search=new)
 
@@ -112,10 +118,15 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Ca
         )
         return moved._replace(sides=sides)
 
-    cases = [again, nothing, event, lambda: _another(model, c, tried, earlier)]
-    new = branch(it.verdict, cases)
+    cases = {
+        Location.CONTINUE: again,
+        Location.NO_CROSSING: nothing,
+        Location.EVENT: event,
+        Location.EARLIER_CROSSING: lambda: _another(model, c, tried, earlier),
+    }
+    new = branch(it.verdict, [cases[k] for k in Location])
     counts = new.counts._replace(touches=new.counts.touches + it.touch.astype(jnp.int32))
-    stop = it.touch & (knobs.grazing == RAISE)
+    stop = it.touch & (knobs.grazing == Grazing.RAISE)
     code = jnp.where(stop, int(Result.grazing), new.code).astype(new.code.dtype)
     return new._replace(counts=counts, code=code)
 
@@ -123,12 +134,12 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, moved: Ca
 class _Bottom(NamedTuple):
     """What is known of the minimum that a search looks for."""
 
-    done: Any  # there is nothing to find
-    touch: Any  # it is zero
-    aim: Any
+    done: Flag  # there is nothing to find
+    touch: Flag  # it is zero
+    aim: Scalar
 
 
-def _bottom(s: Search, h: Any, value: Any, slope: Any) -> _Bottom:
+def _bottom(s: Search, h: Scalar, value: Scalar, slope: Scalar) -> _Bottom:
     """One Newton step on the slope of a guard towards its minimum (M72).
 
     A minimum within rounding of zero is a touch; from there the search goes a little further, so
@@ -140,11 +151,15 @@ def _bottom(s: Search, h: Any, value: Any, slope: Any) -> _Bottom:
     left = s.last < 0
     touch = ~clear & ~left & (depth <= 0.1 * s.tiny) & (jnp.abs(value) <= s.tiny)
     move = jnp.where(touch, jnp.sqrt(32 * s.tiny / curve), -slope / curve)
-    return _Bottom(clear | left | (s.count > 12), touch, h + jnp.clip(move, -0.3 * h, 0.3 * h))
+    return _Bottom(
+        clear | left | (s.iterations > MAX_MINIMUM_ITERATIONS),
+        touch,
+        h + jnp.clip(move, -0.3 * h, 0.3 * h),
+    )
 
 
 def _iterate(
-    model: Model, par: Par, knobs: Knobs, c: Carry, tried: Any, earlier: Leaves
+    model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried, earlier: Leaves
 ) -> _Iteration:
     s, sig, h = c.search, sigma(par), tried.h
     value = pick(list(tried.values), s.guard, s.member)
@@ -162,13 +177,13 @@ def _iterate(
     right_way = (jnp.sign(slope) == -s.before) & (slope != 0)
     stalled = (size >= 0.5 * jnp.abs(s.last)) & (size <= 1e-10 * h)
     tight = verified & (high - low <= tol)
-    late = s.count > 80
+    late = s.iterations > MAX_ITERATIONS
     landed = tried.landed | (right_way & ((size <= tol) | stalled)) | ((tight | late) & crossed)
     nothing = ~verified & ~landed & ((h >= s.high * (1 - 1e-12)) | late)
 
     newton = h + correction
     inside = right_way & (newton > low) & (newton < high)
-    slow = (size > 0.7 * jnp.abs(s.last)) & verified & (s.count > 3)
+    slow = (size > 0.7 * jnp.abs(s.last)) & verified & (s.iterations > 3)
     aim = jnp.where(inside & ~slow, newton, 0.5 * (low + high))
     aim = jnp.where(~verified & ~inside, s.high, aim)
     aim = jnp.where(tight, high, aim)
@@ -177,21 +192,26 @@ def _iterate(
     for e in earlier:
         overtaken = overtaken | jnp.any(e)
     verdict = jnp.where(
-        landed, jnp.where(overtaken, ANOTHER, EVENT), jnp.where(nothing, NOTHING, AGAIN)
+        landed,
+        jnp.where(overtaken, Location.EARLIER_CROSSING, Location.EVENT),
+        jnp.where(nothing, Location.NO_CROSSING, Location.CONTINUE),
     )
     low_point = _bottom(s, h, s.before * value, s.before * slope)
     touch = looking & low_point.touch & match
-    low_verdict = jnp.where(low_point.done | beyond, NOTHING, AGAIN)
-    happens = jnp.where(knobs.grazing == FIRE, EVENT, NOTHING)
-    low_verdict = jnp.where(touch & (knobs.grazing != NO_EVENT), happens, low_verdict)
+    low_verdict = jnp.where(low_point.done | beyond, Location.NO_CROSSING, Location.CONTINUE)
+    happens = jnp.where(knobs.grazing == Grazing.FIRE, Location.EVENT, Location.NO_CROSSING)
+    low_verdict = jnp.where(touch & (knobs.grazing != Grazing.NO_EVENT), happens, low_verdict)
     verdict = jnp.where(looking, low_verdict, verdict)
     aim = jnp.where(looking, low_point.aim, aim)
     correction = jnp.where(looking, jnp.where(low_point.touch, -1.0, jnp.inf), correction)
     depth = jnp.maximum(s.depth, jnp.where(crossed, jnp.abs(value), 0.0))
-    return _Iteration(verdict.astype(jnp.int32), low, high, verified, aim, correction, touch, depth)
+    return _Iteration(
+        verdict=verdict.astype(jnp.int32), low=low, high=high, verified=verified, aim=aim,
+        correction=correction, touch=touch, depth=depth,
+    )  # fmt: skip
 
 
-def _another(model: Model, c: Carry, tried: Any, earlier: Leaves) -> Carry:
+def _another(model: Model, c: Carry, tried: Tried, earlier: Leaves) -> Carry:
     """Another guard crossed before the one that was located: search for that one instead."""
     _, guard, member = pick_first([jnp.where(e, 0.0, jnp.inf) for e in earlier], model)
     start = jnp.abs(pick(list(c.values), guard, member))
@@ -200,20 +220,22 @@ def _another(model: Model, c: Carry, tried: Any, earlier: Leaves) -> Carry:
         on=jnp.ones((), bool), guard=guard, member=member,
         before=pick(list(c.leaving), guard, member), low=jnp.zeros(()), high=tried.h,
         verified=jnp.ones((), bool), h=tried.h * start / jnp.maximum(start + end, 1e-300),
-        last=jnp.full((), jnp.inf), count=jnp.zeros((), jnp.int32), tiny=jnp.zeros(()),
+        last=jnp.full((), jnp.inf), iterations=jnp.zeros((), jnp.int32), tiny=jnp.zeros(()),
         curve=jnp.zeros(()), depth=end,
     )  # fmt: skip
     return c._replace(search=new)
 
 
-def arrivals(model: Model, par: Par, c: Carry, tried: Any) -> tuple[Leaves, Leaves]:
+def arrivals(model: Model, par: Par, c: Carry, tried: Tried) -> tuple[Leaves, Leaves]:
     """Which guards have crossed before the end of the step, and which reach zero just there."""
     sig = sigma(par)
     tol = resolution(tried.at.tau, tried.h)
     earlier, together = [], []
     for j, action in enumerate(model.guards):
         value, slope, before = tried.values[j], tried.slopes[j], c.leaving[j]
-        legal = (before != 0) & fires(-before, action.direction * sig) & (c.sides[j] != INACTIVE)
+        legal = (
+            (before != 0) & fires(-before, action.direction * sig) & (c.sides[j] != Side.INACTIVE)
+        )
         close = jnp.abs(value) <= jnp.abs(slope) * tol
         towards = jnp.sign(sig * slope) == -before
         earlier.append(legal & (jnp.sign(value) == -before) & ~close)
@@ -221,11 +243,7 @@ def arrivals(model: Model, par: Par, c: Carry, tried: Any) -> tuple[Leaves, Leav
     return tuple(earlier), tuple(together)
 
 
-def _range(size: int | None) -> Any:
-    return 0 if size is None else jnp.arange(size, dtype=jnp.int32)
-
-
-def pick_first(keys: list, model: Model) -> tuple[Any, Any, Any]:
+def pick_first(keys: list[Array], model: Model) -> tuple[Scalar, Whole, Whole]:
     """The smallest key over all guards and members: (key, guard, member)."""
     best = jnp.full((), jnp.inf)
     guard = jnp.zeros((), jnp.int32)
@@ -242,7 +260,7 @@ def pick_first(keys: list, model: Model) -> tuple[Any, Any, Any]:
     return best, guard, member
 
 
-def pick(leaves: list, guard: Any, member: Any) -> Any:
+def pick(leaves: Sequence[Array], guard: Whole, member: Whole | int) -> Array:
     """The entry of one guard and member."""
     out = None
     for j, leaf in enumerate(leaves):
@@ -254,4 +272,5 @@ def pick(leaves: list, guard: Any, member: Any) -> Any:
             )
             value = value.astype(leaf.dtype)
         out = value if out is None else jnp.where(guard == j, value, out)
+    assert out is not None, "there are no guards"
     return out

@@ -5,8 +5,6 @@ It makes every discrete decision and writes the record. It is never differentiat
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -14,20 +12,22 @@ from ..base.batching import Level, nest
 from ..base.control_flow import branch
 from ..base.leaves import rms, select
 from ..base.results import Result
-from ..methods.step_control import FORGOTTEN
+from ..base.types import Array, Flag, Leaves, Scalar, Whole
+from ..methods.step_control import INITIAL_LOG_ERROR
 from ..methods.tangent_error import unborn
 from ..model.algebraic_states import solved
 from ..model.model import At, Par
 from .arrival import arrive
 from .firing import fire, start
 from .guards import guard_slopes, refresh_flags, sigma
-from .record import Carry, Knobs, Rows, Spec
+from .record import Carry, Knobs, Rows, Spec, Structure
+from .states import Move
 from .step import attempt
 from .tape_buffer import write, write_end
 from .traced_checks import verdict
 
 
-def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
+def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Scalar:
     """An initial step from the size of the flow and its change (Hairer, Norsett, Wanner II.4)."""
     if not spec.adaptive:
         return knobs.fixed
@@ -58,7 +58,7 @@ def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Any:
     return jnp.where(jnp.isnan(knobs.first_step), h, knobs.first_step)
 
 
-def _guards_turn(spec: Spec, c: Carry, at: At, par: Par, k: Any) -> Any:
+def _guards_turn(spec: Spec, c: Carry, at: At, par: Par, k: Leaves) -> Scalar:
     """About when the first guard has turned around, from its slopes here and at `at`."""
     first = jnp.full((), jnp.inf)
     if not spec.model.guards:
@@ -81,39 +81,44 @@ def begin(spec: Spec, at: At, par: Par, knobs: Knobs) -> Carry:
     counts = c.counts._replace(evaluations=jnp.full((), 2 if spec.adaptive else 1, jnp.int32))
     memory = spec.stepper.memory(spec.model)
     code = verdict(spec.model, par, knobs, c.code)
-    c = c._replace(h=h, error=jnp.full((), FORGOTTEN), counts=counts, memory=memory, code=code)
+    c = c._replace(
+        h=h, error=jnp.full((), INITIAL_LOG_ERROR), counts=counts, memory=memory, code=code
+    )
     return c._replace(tangent=unborn(spec.model)) if spec.adaptive else c
 
 
 def iterate(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> tuple[Carry, Rows]:
     """One iteration of one lane."""
-    cases = [
-        lambda: attempt(spec, par, knobs, c),
-        lambda: arrive(spec.model, spec.stepper, par, knobs, c),
-    ]
+    cases = {
+        Move.ATTEMPT: lambda: attempt(spec, par, knobs, c),
+        Move.ARRIVE: lambda: arrive(spec.model, spec.stepper, par, knobs, c),
+    }
     if len(spec.model.actions) > 1:
-        cases.append(lambda: fire(spec.model, spec.stepper, par, knobs, c))
-    which = jnp.where(c.jump < 0, 0, jnp.where(c.rooted, 1, 2))
-    return branch(which.astype(jnp.int32), cases, lazy=True)
+        cases[Move.FIRE] = lambda: fire(spec.model, spec.stepper, par, knobs, c)
+    free = c.jump < 0
+    move = jnp.where(free, Move.ATTEMPT, jnp.where(c.rooted, Move.ARRIVE, Move.FIRE))
+    return branch(move.astype(jnp.int32), [cases[k] for k in Move if k in cases], lazy=True)
 
 
 def loop(
     spec: Spec,
     levels: tuple[Level, ...],
+    structure: Structure,
     carry: Carry,
     rows: Rows,
-    args: list,
-    limit: Any = None,
-    base: Any = 0,
-) -> tuple[Carry, Rows, Any]:
+    args: list[Array],
+    limit: Whole | None = None,
+    base: Whole | int = 0,
+) -> tuple[Carry, Rows, Whole | None]:
     """Iterate until every lane has stopped or filled its rows, and at most `limit` times.
 
-    With a limit, the number of iterations is the third result. `base` rows are kept elsewhere.
+    `args` are the leaves of (start, parameters, knobs), and that is their `structure`. With a
+    limit, the number of iterations is the third result. `base` rows are kept elsewhere.
     """
     room = base + rows.tau.shape[0] - 1
 
-    def lane(c: Carry, flat: list) -> tuple[Carry, Rows]:
-        _, par, knobs = unpack(spec, flat)
+    def lane(c: Carry, flat: list[Array]) -> tuple[Carry, Rows]:
+        _, par, knobs = structure.unflatten(flat)
         new, row = iterate(spec, c, par, knobs)
         if levels:
             new = select(active(c, room), new, c)
@@ -127,7 +132,7 @@ def loop(
         tape = write(tape, c.counts.rows - base, row, active(c, room))
         return new, tape, *(k + 1 for k in count)
 
-    def going(state: tuple) -> Any:
+    def going(state: tuple) -> Flag:
         c, _, *count = state
         some = jnp.any(active(c, room))
         return some & (count[0] < limit) if count else some
@@ -138,15 +143,6 @@ def loop(
     return carry, rows, count[0] if count else None
 
 
-def active(c: Carry, room: Any) -> Any:
+def active(c: Carry, room: Whole | int) -> Flag:
     """Whether a lane goes on."""
     return (c.code == int(Result.running)) & (c.counts.rows < room)
-
-
-def unpack(spec: Spec, flat: Any) -> tuple[At, Par, Knobs]:
-    """Flat arguments as (start, parameters, knobs)."""
-    m = spec.model
-    at = At(0, (0,) * m.n_w, (0,) * m.n_i, (0,) * m.n_z)
-    par = Par((0,) * m.n_theta, (0,) * m.n_iota, 0)
-    knobs = Knobs(0, (0,) * (m.moving + m.n_z), 0, 0, 0, (0,) * 4, 0, 0, 0, 0)
-    return jax.tree.unflatten(jax.tree.structure((at, par, knobs)), list(flat))

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, overload
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..base.leaves import Leaves
+from ..base.types import Flag, Scalar, Tree, Vector, Whole
 from ..methods.method import Stepper
+from ..methods.tangent_error import Tangent
 from ..model.model import At, Model
+
+if TYPE_CHECKING:
+    from ..solution.solution import Solution
+    from ..sweep.rows import Mask, RowData
+
+Kind = TypeVar("Kind", int, np.ndarray, jax.Array)
 
 # Kinds of rows: a flow, or for each action an approach (the last bit of flow) and a reset.
 FLOW = 0
@@ -17,21 +28,34 @@ GRAZES, JUMPS = 1e-300, 2e-300
 READ = -1  # an excursion to a save time; a short one is the approach of an action after the last
 
 
-def approach_kind(action: Any) -> Any:
+def approach_kind(action: Kind) -> Kind:
     return 1 + 2 * action
 
 
-def reset_kind(action: Any) -> Any:
+def reset_kind(action: Kind) -> Kind:
     return 2 + 2 * action
 
 
-def action_of(kind: Any) -> Any:
+def action_of(kind: Kind) -> Kind:
     """The action of an approach or a reset; -1 for flow rows."""
     return (kind - 1) // 2
 
 
-def is_reset(kind: Any) -> Any:
+@overload
+def is_reset(kind: np.ndarray) -> np.ndarray: ...
+@overload
+def is_reset(kind: jax.Array) -> jax.Array: ...
+def is_reset(kind: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
     return (kind > 0) & (kind % 2 == 0)
+
+
+class Structure(Protocol):
+    """The structure of a tree, as `jax.tree.structure` gives it."""
+
+    @property
+    def num_leaves(self) -> int: ...
+
+    def unflatten(self, leaves: Iterable[Tree], /) -> Tree: ...
 
 
 class Rows(NamedTuple):
@@ -41,74 +65,94 @@ class Rows(NamedTuple):
     the final state.
     """
 
-    tau: Any
+    tau: Vector
     w: Leaves
     i: Leaves
-    h: Any
-    kind: Any
+    h: Vector
+    kind: Vector
     member: Leaves  # one array if the model has families of events, else none
     z: Leaves = ()  # the algebraic states where it starts
     aux: Leaves = ()  # what the method needs to redo a step
 
 
-NO_EVENT, RAISE, FIRE = range(3)
-
-
 class Knobs(NamedTuple):
     """Numbers that steer the decisions; none is differentiated, none is compiled in."""
 
-    rtol: Any
+    rtol: Scalar
     atol: Leaves  # of the moving leaves, then of the algebraic ones
-    first_step: Any  # NaN: choose one
-    max_step: Any
-    fixed: Any
+    first_step: Scalar  # NaN: choose one
+    max_step: Scalar
+    fixed: Scalar
     control: Leaves  # safety, shrink, grow, beta
-    max_steps: Any
-    max_events: Any
-    asked: Any  # the tolerance as the user gave it, in units of rtol
-    grazing: Any  # what a touch does: NO_EVENT, RAISE or FIRE
+    max_steps: Whole
+    max_events: Whole
+    asked: Scalar  # the tolerance as the user gave it, in units of rtol
+    grazing: Whole  # what a touch does: a Grazing
+
+
+class Tried(NamedTuple):
+    """A step that was computed and not yet judged."""
+
+    h: Scalar  # its length, positive
+    at: At  # its end
+    k: Leaves  # the flow there
+    error: Scalar
+    finite: Flag
+    at_target: Flag
+    mids: Leaves  # guards in the middle, and their slopes in time
+    mid_slopes: Leaves
+    values: Leaves  # guards at the end, and their slopes in time
+    slopes: Leaves
+    landed: Flag  # the search has reached its root
+    aux: Leaves  # what is recorded with the row
+    memory: Tree  # the method's
+    converged: Flag  # whether the equations of an implicit step were solved
+    evaluations: Whole
+    retry: Flag  # worth another attempt of the same length
+    impasse: Flag  # it comes to a point at which z is not determined, or passes one
+    blind: Flag  # its error says nothing about derivatives
 
 
 class Search(NamedTuple):
     """The location of a crossing between iterations; lengths count from the row's start."""
 
-    on: Any
-    guard: Any
-    member: Any
-    before: Any  # the guard's sign before the crossing
-    low: Any
-    high: Any
-    verified: Any
-    h: Any
-    last: Any  # the last Newton correction
-    count: Any
-    tiny: Any  # how far from zero the guard may be by rounding
-    curve: Any  # its second derivative, away from zero: at a minimum, or where it has a root
-    depth: Any  # how far beyond zero it was seen before it turns back
+    on: Flag
+    guard: Whole
+    member: Whole
+    before: Scalar  # the guard's sign before the crossing
+    low: Scalar
+    high: Scalar
+    verified: Flag
+    h: Scalar
+    last: Scalar  # the last Newton correction
+    iterations: Whole
+    tiny: Scalar  # how far from zero the guard may be by rounding
+    curve: Scalar  # its second derivative, away from zero: at a minimum, or where it has a root
+    depth: Scalar  # how far beyond zero it was seen before it turns back
 
 
 class Counts(NamedTuple):
-    rows: Any
-    steps: Any
-    rejected: Any
-    evaluations: Any
-    events: Any
-    chain: Any  # jumps at this instant
-    bad: Any  # weight of attempts that were not finite, see step.py
-    shaken: Any  # whether the last attempt was one of them
-    doubt: Any  # attempts in a row in which a guard may have hidden a crossing
-    pressed: Any  # firings of this instant at a surface to which both sides lead
-    touches: Any  # guards that came to zero and did not cross it
+    rows: Whole
+    steps: Whole
+    rejected: Whole
+    evaluations: Whole
+    events: Whole
+    chain: Whole  # jumps at this instant
+    bad: Whole  # weight of attempts that were not finite, see step.py
+    shaken: Whole  # whether the last attempt was one of them
+    doubt: Whole  # attempts in a row in which a guard may have hidden a crossing
+    pressed: Whole  # firings of this instant at a surface to which both sides lead
+    touches: Whole  # guards that came to zero and did not cross it
 
 
 class Pace(NamedTuple):
     """How fast events follow each other, to see them accumulate: an entry for every guard."""
 
-    last: Any
-    gap: Any
-    ratio: Any
-    streak: Any
-    which: Any  # the guard that fired last
+    last: Vector
+    gap: Vector
+    ratio: Vector
+    streak: Vector
+    which: Whole  # the guard that fired last
 
 
 class Carry(NamedTuple):
@@ -116,32 +160,37 @@ class Carry(NamedTuple):
 
     at: At
     k1: Leaves  # the flow at `at`
-    h: Any  # the next step's length, positive
-    error: Any  # the controller's memory: the logarithm of the last error
+    h: Scalar  # the next step's length, positive
+    error: Scalar  # the controller's memory: the logarithm of the last error
     values: Leaves  # the guards at `at`, and their slopes in time
     slopes: Leaves
-    sides: Leaves  # see detection.py
+    sides: Leaves  # what is known of their signs: Side
     leaving: Leaves  # the sign each guard left the row's start with, while searching
     together: Leaves  # guards that reached zero in this batch and wait for their turn
     armed: Leaves  # timed actions that lie ahead
-    target: Any  # the next of their times
-    jump: Any  # the action to fire now, or -1
-    member: Any
-    rooted: Any  # whether it has a root or a time here, and not yet a row for that
+    target: Scalar  # the next of their times
+    jump: Whole  # the action to fire now, or -1
+    member: Whole
+    rooted: Flag  # whether it has a root or a time here, and not yet a row for that
     search: Search
     counts: Counts
     pace: Pace
-    code: Any
-    cap: Any  # no longer step, lest guards hide crossings
-    memory: Any = ()  # the method's
-    spent: Any = ()  # the scaled errors of all steps, where there are guards
-    tangent: Any = ()  # one that travels along where states are at rest (methods/tangent_error.py)
+    code: Whole
+    cap: Scalar  # the longest step in which no guard can hide a crossing
+    memory: Tree = ()  # of the method, from one attempt to the next
+    spent: Scalar | tuple[()] = ()  # the scaled errors of all steps, where there are guards
+    tangent: (
+        Tangent | tuple[()]
+    ) = ()  # one that travels along where states are at rest (methods/tangent_error.py)
 
 
 def empty_search() -> Search:
     zero, off = jnp.zeros(()), jnp.zeros((), bool)
     whole = jnp.zeros((), jnp.int32)
-    return Search(off, whole, whole, zero, zero, zero, off, zero, zero, whole, zero, zero, zero)
+    return Search(
+        on=off, guard=whole, member=whole, before=zero, low=zero, high=zero, verified=off, h=zero,
+        last=zero, iterations=whole, tiny=zero, curve=zero, depth=zero,
+    )  # fmt: skip
 
 
 def empty_counts() -> Counts:
@@ -151,14 +200,49 @@ def empty_counts() -> Counts:
 
 def empty_pace(guards: int) -> Pace:
     zero = jnp.zeros((guards,))
-    whole = jnp.zeros((guards,), jnp.int32)
-    return Pace(zero, jnp.full((guards,), jnp.inf), zero, whole, jnp.zeros((), jnp.int32))
+    return Pace(
+        last=zero,
+        streak=jnp.zeros((guards,), jnp.int32),
+        gap=jnp.full((guards,), jnp.inf),
+        ratio=zero,
+        which=jnp.zeros((), jnp.int32),
+    )
 
 
-def accumulation(pace: Pace, tau: Any) -> Any:
+def accumulation(pace: Pace, tau: Scalar) -> Scalar:
     """Where the events of the guard that fired last pile up, if they go on like that."""
     gap, ratio = pace.gap[pace.which], pace.ratio[pace.which]
     return tau + gap * ratio / (1 - ratio)
+
+
+class RowRules(Protocol):
+    """Another way to differentiate rows than by their own Jacobians.
+
+    `s` are time and float leaves at the start of a row, `theta` the parameters, `ds` and `dtheta`
+    their tangents, `lam` adjoints at its end, `held` what an adjoint sweep takes along with them.
+    """
+
+    def tangent(
+        self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
+        ds: Leaves, dtheta: Leaves,
+    ) -> Leaves:  # fmt: skip
+        """The tangent at the end of a row."""
+        ...
+
+    def cotangent(
+        self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
+        lam: Leaves, held: Leaves,
+    ) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
+        """Adjoints at the start of a row, its part of the gradient, and what is taken along."""
+        ...
+
+    def carried(self, spec: Spec, state: Leaves) -> Leaves:
+        """What an adjoint sweep takes along from the end."""
+        ...
+
+    def look_at(self, sol: Solution) -> None:
+        """Called with every solution that is to be differentiated so."""
+        ...
 
 
 class Spec(NamedTuple):
@@ -168,4 +252,4 @@ class Spec(NamedTuple):
     stepper: Stepper
     adaptive: bool
     resolve: bool = False  # guards count in the error norm
-    rules: Any = None  # how rows are differentiated, if not by their own Jacobians
+    rules: RowRules | None = None  # how rows are differentiated, if not by their own Jacobians

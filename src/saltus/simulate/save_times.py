@@ -7,13 +7,14 @@ and the values; the sweeps walk the same excursions, each just before its row.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..base.kernel import one_by_one
 from ..base.leaves import Leaves, select
+from ..base.types import Array, Flag, HostArray, Scalar, Vector, Whole
 from ..model.algebraic_states import solved
 from ..model.model import At, Par
 from ..model.taylor import derivatives, moved
@@ -23,22 +24,24 @@ from .record import Rows, Spec
 class Visits(NamedTuple):
     """One entry per save time, in the order of their rows; those not reached come last."""
 
-    row: Any  # where it starts; the number of the final state for those at the end
-    which: Any  # the place of the save time in `ts`
-    short: Any  # so close to the start of the row that it is reached by a Taylor polynomial
+    row: Vector  # where it starts; the number of the final state for those at the end
+    which: Vector  # the place of the save time in `ts`
+    short: Vector  # so close to the start of the row that it is reached by a Taylor polynomial
     aux: Leaves  # what the method needs to redo the step
     at: At  # the values there
-    place: Any  # the other way round: where the entry of each save time is
-    reached: Any  # of each save time
+    place: Vector  # the other way round: where the entry of each save time is
+    reached: Vector  # of each save time
 
 
-def tolerance(t0: Any, offset: Any) -> Any:
+def tolerance(t0: Scalar | HostArray, offset: Array | HostArray) -> Array:
     """The rounding of an offset from t0 that was a sum with t0 before."""
     t0, offset = jax.lax.stop_gradient((t0, offset))
     return 16 * jnp.finfo(jnp.float64).eps * jnp.maximum(jnp.abs(t0), jnp.abs(offset))
 
 
-def find_row(tau: Any, n: Any, backward: Any, t0: Any, offset: Any, side: str) -> Any:
+def find_row(
+    tau: Vector, n: Whole, backward: Flag, t0: Scalar, offset: Array | HostArray, side: str
+) -> Array:
     """The row that holds an offset from t0; at a jump the one after it, or before it for `left`.
 
     Times within rounding of a jump count as the jump's own.
@@ -55,7 +58,7 @@ def find_row(tau: Any, n: Any, backward: Any, t0: Any, offset: Any, side: str) -
     return jnp.clip(k, 0, n)
 
 
-def within(t0: Any, offset: Any, end: Any, backward: Any) -> Any:
+def within(t0: Scalar, offset: Array | HostArray, end: Scalar, backward: Flag) -> Array:
     """Whether an offset from t0 lies between the start and the end."""
     sign, tol = jnp.where(backward, -1.0, 1.0), tolerance(t0, end)
     ahead = (sign * (offset - end) <= tol) & (sign * offset >= -tol)
@@ -63,7 +66,7 @@ def within(t0: Any, offset: Any, end: Any, backward: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
-def visit(spec: Spec, rows: Rows, n: Any, end: At, par: Par, ts: Any) -> Visits:
+def visit(spec: Spec, rows: Rows, n: Whole, end: At, par: Par, ts: Vector) -> Visits:
     """Where the save times `ts` lie, and the states there; without derivatives."""
     rows, end, par, ts = jax.lax.stop_gradient((rows, end, par, ts))
     t0 = par.t0
@@ -81,7 +84,10 @@ def visit(spec: Spec, rows: Rows, n: Any, end: At, par: Par, ts: Any) -> Visits:
     elements = (starts, h, length, jax.tree.map(pick, rows.aux), short)
     at, aux = one_by_one(functools.partial(_there, spec, par), elements)
     place = jnp.argsort(which)
-    return Visits(row, which, short, aux, at._replace(tau=offsets), place, reached)
+    return Visits(
+        row=row, which=which, short=short, aux=aux, at=at._replace(tau=offsets), place=place,
+        reached=reached,
+    )  # fmt: skip
 
 
 def _there(spec: Spec, par: Par, element: tuple) -> tuple[At, Leaves]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +10,14 @@ import jax.numpy as jnp
 from ..base.control_flow import branch, staged
 from ..base.leaves import Leaves, select
 from ..base.results import Result
+from ..base.types import Flag, Scalar, Whole
 from ..methods.jacobian_reuse import steadier
 from ..methods.method import Goal, Stepper
-from ..methods.step_control import FORGOTTEN, PI
+from ..methods.step_control import INITIAL_LOG_ERROR, PI
 from ..methods.tangent_error import asked, counted, taken
 from ..model.algebraic_states import turning
 from ..model.impasse import collapses, followed, with_cause
-from ..model.model import At, Model, Par
+from ..model.model import Model, Par
 from .detection import (
     Candidate,
     Knots,
@@ -30,46 +29,23 @@ from .detection import (
     side_after,
     value_of,
 )
-from .firing import choose
-from .guards import guard_slopes, resolution, rounding, sigma
+from .firing import at_rest, choose, pushed
+from .guards import GUARD_NOISE, guard_slopes, resolution, rounding, sigma
 from .location import arrivals, begin_search, pick_first, polish, search
-from .record import FLOW, Carry, Knobs, Rows
+from .record import FLOW, Carry, Knobs, Rows, Spec, Tried
+from .states import Inspection, Verdict
 from .tangent_step import looked
 
-ASK, REJECT, ACCEPT, LOOK, SEARCH = range(-1, 4)
-NOISE = 64  # times rounding: a guard that is no larger than that is zero
-PREDICTED = 0.3  # relative change of a Jacobian over a step, by its slopes: it does not jump
-MOMENT = 1e-9  # of the time so far: a determinant that is gone by then is zero here
-SHORT = 1e-7  # of the way to the next prescribed time: steps that do not get there
-VAIN = 8  # short steps that make good for one attempt that was not finite
-PLACES = (1 / 8, 1 / 4, 3 / 8, 5 / 8, 3 / 4, 7 / 8)  # where guards that count are looked at
-DOUBTS = 12  # a guard that is still not resolved after so many halvings is taken as it is
+MAX_JACOBIAN_CHANGE = 0.3  # of itself over a step, as its slopes predict it
+IMPASSE_HORIZON = 1e-9  # of the time so far: an impasse within it counts as being here
+SHORT_STEP = 1e-7  # of the way to the next prescribed time: too short to get there
+MAX_NON_FINITE_ATTEMPTS = 20  # in a row
+SHORT_STEPS_PER_ATTEMPT = 8  # that make up for one attempt that was not finite
+SAMPLE_PLACES = (1 / 8, 1 / 4, 3 / 8, 5 / 8, 3 / 4, 7 / 8)  # of guards, as parts of a step
+MAX_HALVINGS = 12  # of a step in which a guard may hide a crossing; then it is taken as it is
 
 
-class Tried(NamedTuple):
-    """A step that was computed and not yet judged."""
-
-    h: Any  # its length, positive
-    at: At  # its end
-    k: Leaves  # the flow there
-    error: Any
-    finite: Any
-    at_target: Any
-    mids: Leaves  # guards in the middle, and their slopes in time
-    mid_slopes: Leaves
-    values: Leaves  # guards at the end, and their slopes in time
-    slopes: Leaves
-    landed: Any  # the search has reached its root
-    aux: Leaves  # what is recorded with the row
-    memory: Any  # the method's
-    converged: Any  # whether the equations of an implicit step were solved
-    evaluations: Any
-    retry: Any  # worth another attempt of the same length
-    impasse: Any  # it comes to a point at which z is not determined, or passes one
-    blind: Any  # its error says nothing about derivatives
-
-
-def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
+def attempt(spec: Spec, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     """Try a step and decide: reject, accept as one row, look closer, or go on searching."""
     model, stepper, adaptive = spec.model, spec.stepper, spec.adaptive
     tried = staged(lambda: _try(model, stepper, adaptive, par, knobs, c))
@@ -83,8 +59,8 @@ def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     if c.tangent:
         tried = tried._replace(error=jnp.maximum(tried.error, counted(c.tangent)))
     row = Rows(
-        c.at.tau, c.at.w, c.at.i, sigma(par) * tried.h, jnp.full((), FLOW, jnp.int32),
-        (c.member,) * model.families, c.at.z, tried.aux,
+        tau=c.at.tau, w=c.at.w, i=c.at.i, z=c.at.z, h=sigma(par) * tried.h,
+        kind=jnp.full((), FLOW, jnp.int32), member=(c.member,) * model.families, aux=tried.aux,
     )  # fmt: skip
     verdict = staged(lambda: _verdict(model, adaptive, par, c, tried))
     h, memory = staged(lambda: _next_length(model, stepper, adaptive, knobs, c, tried, verdict))
@@ -92,14 +68,18 @@ def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
         steps=c.counts.steps + 1, evaluations=c.counts.evaluations + tried.evaluations
     )
     c = c._replace(counts=counts, memory=tried.memory)
-    cases = [
-        lambda: _reject(spec, par, knobs, c, tried, h, verdict == ASK),
-        lambda: _accept(model, stepper, par, c, tried),
-    ]
+    cases = {
+        Verdict.REJECT: lambda: _reject(
+            spec, par, knobs, c, tried, h, verdict == Verdict.TEST_TANGENT
+        ),
+        Verdict.ACCEPT: lambda: _accept(model, stepper, par, c, tried),
+    }
     if model.guards:
-        cases.append(lambda: _look(model, stepper, adaptive, par, c, tried))
-        cases.append(lambda: search(model, par, knobs, c, tried, _moved(stepper, c, tried)))
-    new = branch(jnp.maximum(verdict, REJECT) if c.tangent else verdict, cases, lazy=True)
+        moved = lambda: _moved(stepper, c, tried)
+        cases[Verdict.INSPECT] = lambda: _look(model, stepper, adaptive, par, c, tried)
+        cases[Verdict.LOCATE] = lambda: search(model, par, knobs, c, tried, moved())
+    index = jnp.maximum(verdict, Verdict.REJECT) if c.tangent else verdict
+    new = branch(index, [cases[k] for k in Verdict if k in cases], lazy=True)
     full = counts.steps >= knobs.max_steps
     running = new.code == int(Result.running)
     stuck = (h <= resolution(new.at.tau)) & ~new.search.on
@@ -108,7 +88,7 @@ def attempt(spec: Any, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     if model.constraint is not None:
         code = with_cause(model, new.at, par, new.k1, knobs.atol, code)
     if c.tangent:
-        h = jnp.where(verdict == ASK, new.h, h)
+        h = jnp.where(verdict == Verdict.TEST_TANGENT, new.h, h)
     return new._replace(code=code, h=h, error=memory), row
 
 
@@ -133,25 +113,28 @@ def _try(model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs,
         total = total + sum(jnp.sum(v) for v in (*values, *mids))
     finite = jnp.isfinite(total)
     return Tried(
-        h, at, trial.k, trial.error, finite, at_target, mids, mid_slopes, values, slopes,
-        jnp.zeros((), bool), trial.aux, trial.memory, trial.converged, trial.evaluations,
-        jnp.asarray(trial.retry), jnp.zeros((), bool), jnp.asarray(trial.blind),
+        h=h, at=at, k=trial.k, error=trial.error, finite=finite, at_target=at_target,
+        mids=mids, mid_slopes=mid_slopes, values=values, slopes=slopes,
+        landed=jnp.zeros((), bool), aux=trial.aux, memory=trial.memory, converged=trial.converged,
+        evaluations=trial.evaluations, retry=jnp.asarray(trial.retry),
+        impasse=jnp.zeros((), bool), blind=jnp.asarray(trial.blind),
     )  # fmt: skip
 
 
 def _with_impasse(
     model: Model, adaptive: bool, par: Par, knobs: Knobs, c: Carry, tried: Tried
 ) -> Tried:
-    """Judges a step at whose end z is hardly determined, or on another branch, as unsolved.
+    """Count a step as not converged if z is hardly determined at its end, or on another branch.
 
-    A Jacobian that jumps, as at a kink of the constraint, has no slopes to show for it: it passes.
+    Where the Jacobian jumps, as at a kink of the constraint, its slopes do not predict the change:
+    such a step passes.
     """
     good = tried.finite & tried.converged
     suspect = staged(lambda: collapses(model, c.at, tried.at, par, not adaptive))
 
-    def judged() -> Any:
+    def judged() -> Flag:
         n, new, old = model.nx, tried.at, c.at
-        moment = sigma(par) * jnp.maximum(tried.h, MOMENT * jnp.abs(old.tau))
+        moment = sigma(par) * jnp.maximum(tried.h, IMPASSE_HORIZON * jnp.abs(old.tau))
         time = jnp.where(good, new.tau - old.tau, moment)
         moved = [a - b for a, b in zip(model.x_of(new), model.x_of(old), strict=True)]
         flow = [(moment * k).astype(v.dtype) for k, v in zip(c.k1[:n], moved, strict=True)]
@@ -159,14 +142,14 @@ def _with_impasse(
         room = zip(new.z, old.z, knobs.atol[model.moving :], strict=True)
         in_z = tuple(jnp.where(good, a - b, e + knobs.rtol * jnp.abs(b)) for a, b, e in room)
         change, shrinks = turning(model, select(good, new, old), par, time, way, in_z, ~good)
-        return jnp.where(good, change > PREDICTED, shrinks < -PREDICTED)
+        return jnp.where(good, change > MAX_JACOBIAN_CHANGE, shrinks < -MAX_JACOBIAN_CHANGE)
 
     ask, no = suspect | ~good, jnp.zeros((), bool)
     impasse = branch(ask.astype(jnp.int32), [lambda: no, judged], lazy=True)
     return tried._replace(impasse=impasse, converged=tried.converged & ~impasse)
 
 
-def _unresolved(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Any:
+def _unresolved(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Scalar:
     """The error of the guards' models, as the error norm sees it."""
     worst, sig = jnp.zeros(()), sigma(par)
     least = functools.reduce(jnp.minimum, [jnp.min(a) for a in knobs.atol])
@@ -175,7 +158,7 @@ def _unresolved(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried) ->
         scale = jnp.maximum(jnp.maximum(jnp.abs(c.values[j]), jnp.abs(tried.values[j])), abs(mid))
         knots = _knots(c, tried, j, sig)
         error = model_error(knots)
-        for u, value in zip(PLACES, values[j], strict=True):
+        for u, value in zip(SAMPLE_PLACES, values[j], strict=True):
             error = jnp.maximum(error, jnp.abs(value - modelled(knots, u)))
         worst = jnp.maximum(worst, jnp.max(error / 16 / (least + knobs.rtol * scale)))
     return worst
@@ -189,39 +172,44 @@ def _between(model: Model, par: Par, c: Carry, tried: Tried) -> Leaves:
     ends = model.moving_of(c.at), model.moving_of(tried.at)
     pairs = list(zip(*ends, c.k1, tried.k, strict=True))
 
-    def there(u: Any) -> Leaves:
+    def there(u: Scalar) -> Leaves:
         moving = tuple(
             value_of(cubic(a, b, h * f, h * g), u).astype(a.dtype) for a, b, f, g in pairs
         )
         at = model.with_moving(c.at, moving, tau=c.at.tau + u * h)
         return model.guard_values(at, par)
 
-    return jax.vmap(there)(jnp.asarray(PLACES))
+    return jax.vmap(there)(jnp.asarray(SAMPLE_PLACES))
 
 
-def _knots(c: Carry, tried: Tried, j: int, sig: Any) -> Knots:
+def _knots(c: Carry, tried: Tried, j: int, sig: Scalar) -> Knots:
     g = sig * tried.h
     return Knots(
-        c.values[j], g * c.slopes[j], tried.mids[j], g * tried.mid_slopes[j],
-        tried.values[j], g * tried.slopes[j],
+        start=c.values[j], start_slope=g * c.slopes[j],
+        mid=tried.mids[j], mid_slope=g * tried.mid_slopes[j],
+        end=tried.values[j], end_slope=g * tried.slopes[j],
     )  # fmt: skip
 
 
-def _verdict(model: Model, adaptive: bool, par: Par, c: Carry, tried: Tried) -> Any:
+def _verdict(model: Model, adaptive: bool, par: Par, c: Carry, tried: Tried) -> Whole:
     """What to do with the step."""
     ok = tried.finite & tried.converged
     if adaptive:
         ok = ok & (c.search.on | (tried.error <= 1.0))
-    good: Any = ACCEPT
+    good: Whole | Verdict = Verdict.ACCEPT
     if model.guards:
         sig = sigma(par)
         calm = jnp.ones((), bool)
         for j in range(len(model.guards)):
             calm = calm & jnp.all(quiet(_knots(c, tried, j, sig), c.sides[j]))
-        good = jnp.where(c.search.on, SEARCH, jnp.where(calm, ACCEPT, LOOK))
+        good = jnp.where(
+            c.search.on, Verdict.LOCATE, jnp.where(calm, Verdict.ACCEPT, Verdict.INSPECT)
+        )
     if c.tangent:
-        good = jnp.where(asked(c.tangent, tried.blind, tried.h) & ~c.search.on, ASK, good)
-    return jnp.where(ok, good, REJECT).astype(jnp.int32)
+        good = jnp.where(
+            asked(c.tangent, tried.blind, tried.h) & ~c.search.on, Verdict.TEST_TANGENT, good
+        )
+    return jnp.where(ok, good, Verdict.REJECT).astype(jnp.int32)
 
 
 def _next_length(
@@ -231,8 +219,8 @@ def _next_length(
     knobs: Knobs,
     c: Carry,
     tried: Tried,
-    verdict: Any,
-) -> tuple[Any, Any]:
+    verdict: Whole,
+) -> tuple[Scalar, Scalar]:
     """The next step's length and the controller's memory."""
     if not adaptive:
         return knobs.fixed, c.error
@@ -243,22 +231,26 @@ def _next_length(
         factor = steadier(factor)
     grown = jnp.where(c.counts.shaken > 0, jnp.minimum(factor, 1.0), factor) * tried.h
     grown = jnp.where(tried.at_target, jnp.maximum(c.h, grown), grown)
-    grown = jnp.where((verdict == SEARCH) | (verdict == ASK), c.h, grown)
+    grown = jnp.where((verdict == Verdict.LOCATE) | (verdict == Verdict.TEST_TANGENT), c.h, grown)
     shorter = jnp.where(tried.converged, jnp.minimum(factor, 0.9), 0.25)
     shorter = jnp.where(tried.retry, 1.0, shorter)
     failed = jnp.where(tried.finite, shorter, 0.1) * tried.h
-    taken = (verdict == ACCEPT) | (verdict == LOOK)
-    memory = jnp.where(taken, jnp.maximum(log_error, FORGOTTEN), c.error)
-    return jnp.where(verdict == REJECT, failed, grown), memory
+    taken = (verdict == Verdict.ACCEPT) | (verdict == Verdict.INSPECT)
+    memory = jnp.where(taken, jnp.maximum(log_error, INITIAL_LOG_ERROR), c.error)
+    return jnp.where(verdict == Verdict.REJECT, failed, grown), memory
 
 
-def _reject(spec: Any, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Any, asks: Any) -> Carry:
-    """Try again with a shorter step, or after a look at a tangent, or give up with a name."""
-    bad = jnp.where(tried.finite, c.counts.bad, c.counts.bad + VAIN)
+def _reject(
+    spec: Spec, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Scalar, asks: Flag
+) -> Carry:
+    """Try again with a shorter step, or after a test of the tangent, or end the solve."""
+    bad = jnp.where(tried.finite, c.counts.bad, c.counts.bad + SHORT_STEPS_PER_ATTEMPT)
     shaken = jnp.where(tried.finite, c.counts.shaken, 1).astype(jnp.int32)
     counts = c.counts._replace(rejected=c.counts.rejected + 1, bad=bad, shaken=shaken)
     least = resolution(c.at.tau) + 1e-300
-    hopeless = (h <= least) | (bad >= 20 * VAIN) | (not spec.adaptive)
+    hopeless = h <= least
+    hopeless = hopeless | (bad >= MAX_NON_FINITE_ATTEMPTS * SHORT_STEPS_PER_ATTEMPT)
+    hopeless = hopeless | (not spec.adaptive)
     why = jnp.where(tried.converged, int(Result.step_underflow), int(Result.newton_failed))
     why = jnp.where(tried.finite, why, int(Result.non_finite))
     if spec.model.constraint is not None:
@@ -271,18 +263,18 @@ def _reject(spec: Any, par: Par, knobs: Knobs, c: Carry, tried: Tried, h: Any, a
     return looked(spec, par, knobs, c, tried.at, tried.h, asks)
 
 
-def _recovered(c: Carry, tried: Tried) -> Any:
-    """The weight of attempts that were not finite, after a step that succeeded.
+def _recovered(c: Carry, tried: Tried) -> Whole:
+    """How much attempts that were not finite still count after a step that succeeded.
 
-    Twenty of them in a row are too many. A step that gets on forgets them; a short one takes back a
-    part of one, so that those which alternate with hopelessly short steps are too many as well.
+    A step of ordinary length clears them. A short one takes back a part of one attempt only, so
+    that attempts which alternate with hopelessly short steps reach the limit as well.
     """
-    short = tried.h < SHORT * jnp.abs(c.target - c.at.tau)
+    short = tried.h < SHORT_STEP * jnp.abs(c.target - c.at.tau)
     return jnp.where(short, jnp.maximum(c.counts.bad - 1, 0), 0)
 
 
 def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
-    """The carry at the end of the step, one row further."""
+    """The state of the loop at the end of the step, one row further."""
     sides = tuple(side_after(s, v) for s, v in zip(c.sides, tried.values, strict=True))
     whole = jnp.zeros((), jnp.int32)
     counts = c.counts._replace(
@@ -296,7 +288,7 @@ def _moved(stepper: Stepper, c: Carry, tried: Tried) -> Carry:
     return c._replace(
         at=tried.at, k1=tried.k, values=tried.values, slopes=tried.slopes, sides=sides,
         counts=counts, search=c.search._replace(on=jnp.zeros((), bool), curve=jnp.zeros(())),
-        spent=c.spent + tried.error if tried.values else (),
+        spent=() if isinstance(c.spent, tuple) else c.spent + tried.error,
         memory=stepper.accepted(c.memory), cap=1.25 * c.cap,
         tangent=c.tangent and taken(c.tangent, tried.blind, tried.h),
     )  # fmt: skip
@@ -323,29 +315,6 @@ def _accept(
     return choose(model, moved._replace(together=together), due)
 
 
-def at_rest(
-    model: Model, c: Carry, flags: Sequence[Any], why: Any = int(Result.resting_contact)
-) -> Carry:
-    """A contact that does not move: the end, unless its event says how to go on."""
-    code, jump = jnp.asarray(why, jnp.int32), c.jump
-    member = jnp.zeros((), jnp.int32)
-    for action, flag in zip(model.guards, flags, strict=True):
-        if action.zeno:
-            take = jnp.any(flag) & (jump < 0)
-            jump = jnp.where(take, model.actions.index(action) + 1, jump)
-            member = jnp.where(take, jnp.argmax(flag), member).astype(jnp.int32)
-    code = jnp.where(jump < 0, code, c.code).astype(c.code.dtype)
-    return c._replace(code=code, jump=jump, member=member, rooted=jnp.zeros((), bool))
-
-
-def pushed(model: Model, c: Carry, flags: Sequence[Any]) -> Carry:
-    """Guards that are zero and leave to their firing side: they fire here."""
-    nothing = (jnp.zeros((), bool), jnp.zeros((), bool))
-    pressed = c._replace(counts=c.counts._replace(pressed=c.counts.pressed + 1))
-    due = [(f, jnp.zeros_like(f)) for f in flags]
-    return choose(model, pressed, due + [nothing] * len(model.timed))
-
-
 def _look(
     model: Model, stepper: Stepper, adaptive: bool, par: Par, c: Carry, tried: Tried
 ) -> Carry:
@@ -363,22 +332,28 @@ def _look(
     for j, s in enumerate(seen):
         fire, rest = fire | jnp.any(s.fire), rest | jnp.any(s.rest)
         size = jnp.maximum(jnp.abs(tried.mids[j]), jnp.abs(tried.values[j]))
-        doubt = doubt | jnp.any(s.doubt & (size > NOISE * tiny[j]))  # nothing hides in rounding
-    doubt = doubt & (c.counts.doubt < DOUBTS) & adaptive
-    which = jnp.where(rest, 2, jnp.where(jnp.isfinite(key), 3, 0))
-    which = jnp.where(doubt, 4, jnp.where(fire, 1, which))
+        large = size > GUARD_NOISE * tiny[j]  # nothing hides in rounding
+        doubt = doubt | jnp.any(s.doubt & large)
+    doubt = doubt & (c.counts.doubt < MAX_HALVINGS) & adaptive
+    crosses = jnp.where(jnp.isfinite(key), Inspection.CROSSING, Inspection.NO_CROSSING)
+    found = jnp.where(rest, Inspection.RESTS, crosses)
+    found = jnp.where(fire, Inspection.FIRES_AT_START, found)
+    found = jnp.where(doubt, Inspection.UNSURE, found)
 
     def search_now() -> Carry:
         return c._replace(search=begin_search(seen, tiny, tried.h, key, guard, member))
 
-    cases = [
-        lambda: _arrive(model, stepper, par, c, tried),
-        lambda: pushed(model, c, [s.fire for s in seen]),
-        lambda: at_rest(model, c, [s.rest for s in seen]),
-        search_now,
-        lambda: c._replace(counts=c.counts._replace(doubt=c.counts.doubt + 1), cap=0.5 * tried.h),
-    ]
-    return branch(staged(lambda: which.astype(jnp.int32)), cases)
+    def shorter() -> Carry:
+        return c._replace(counts=c.counts._replace(doubt=c.counts.doubt + 1), cap=0.5 * tried.h)
+
+    cases = {
+        Inspection.NO_CROSSING: lambda: _arrive(model, stepper, par, c, tried),
+        Inspection.FIRES_AT_START: lambda: pushed(model, c, [s.fire for s in seen]),
+        Inspection.RESTS: lambda: at_rest(model, c, [s.rest for s in seen]),
+        Inspection.CROSSING: search_now,
+        Inspection.UNSURE: shorter,
+    }
+    return branch(staged(lambda: found.astype(jnp.int32)), [cases[k] for k in Inspection])
 
 
 def _arrive(model: Model, stepper: Stepper, par: Par, c: Carry, tried: Tried) -> Carry:

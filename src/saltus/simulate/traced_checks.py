@@ -1,7 +1,7 @@
-"""Checks of numbers that are not known before a program runs: what cannot raise gets a name.
+"""Checks of numbers that are known only when a program runs, and then cannot raise errors.
 
 Outside of `jit` a bad number is an error where it is given. Inside, `solve` does not begin: its
-result has the name of the check, and everything is NaN.
+result says which check failed, and everything is NaN.
 """
 
 from __future__ import annotations
@@ -11,45 +11,46 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..base.results import Result
+from ..base.types import Array, Flag, Scalar, Whole
 from ..model.model import At, Model, Par
 from .record import Knobs
 
 
-def _any(flags: list) -> Any:
+def _any(flags: list[Array]) -> Flag:
     found = jnp.zeros((), bool)
     for flag in flags:
         found = found | jnp.any(flag)
     return found
 
 
-def bad_times(par: Par) -> Any:
-    """Whether the start or the end is no time."""
+def bad_times(par: Par) -> Flag:
+    """Whether the start or the end is not a finite time."""
     return ~(jnp.isfinite(par.t0) & jnp.isfinite(par.t1))
 
 
-def bad_breakpoints(model: Model, par: Par) -> Any:
+def bad_breakpoints(model: Model, par: Par) -> Flag:
     """Whether the breakpoints of an input do not increase."""
     given = [model.signal_of(par, k)[0] for k in range(len(model.signals))]
     return _any([jnp.isnan(t) for t in given] + [~(t[1:] > t[:-1]) for t in given])
 
 
-def bad_periods(model: Model, par: Par) -> Any:
-    """Whether the period of `every` is not positive, or its offset no time."""
+def bad_periods(model: Model, par: Par) -> Flag:
+    """Whether the period of `every` is not positive, or its offset not finite."""
     ticks = [model.tick_of(par, k) for k in range(model.ticks)]
     return _any(
         [~((v > 0) & jnp.isfinite(v)) for v, _ in ticks] + [~jnp.isfinite(v) for _, v in ticks]
     )
 
 
-def bad_mode(model: Model, at: At) -> Any:
-    """Whether the automaton is in a mode that it does not have."""
+def bad_mode(model: Model, at: At) -> Flag:
+    """Whether the mode is not one of the system's."""
     if not model.modes:
         return jnp.zeros((), bool)
     mode = at.i[model.place_mode]
     return (mode < 0) | (mode >= len(model.modes))
 
 
-def verdict(model: Model, par: Par, knobs: Knobs, code: Any) -> Any:
+def verdict(model: Model, par: Par, knobs: Knobs, code: Whole) -> Whole:
     """Why a solve cannot begin, or the `code` it has."""
     checks = [(jnp.isnan(knobs.rtol), Result.invalid_setting)]
     if model.ticks:
@@ -64,11 +65,11 @@ def verdict(model: Model, par: Par, knobs: Knobs, code: Any) -> Any:
     return code.astype(jnp.int32)
 
 
-def sound(settings: dict[str, Any], fixed: bool) -> Any:
-    """Whether the numbers of a method are such that steps can meet them.
+def sound(settings: dict[str, Any], fixed: bool) -> Flag:
+    """Whether the numbers of a method are valid.
 
-    As `Method` checks them where they are known; a relative tolerance finer than rounding is taken
-    as rounding.
+    `Method` checks them in the same way where they are known; a relative tolerance below rounding
+    is taken as rounding.
     """
     rtol, first, longest = settings["rtol"], settings["first_step"], settings["max_step"]
     atol = settings["atol"]
@@ -84,8 +85,8 @@ def sound(settings: dict[str, Any], fixed: bool) -> Any:
     return good & positive
 
 
-def outside(ts: Any, t0: Any, t1: Any) -> Any:
-    """Which save times do not lie between start and end, or are no times."""
+def outside(ts: Array, t0: Scalar, t1: Scalar) -> Array:
+    """Which save times do not lie between start and end, or are not finite."""
     low, high = jnp.minimum(t0, t1), jnp.maximum(t0, t1)
     slack = 1e-12 * jnp.maximum(jnp.maximum(jnp.abs(low), jnp.abs(high)), 1e-300)
     return ~((ts >= low - slack) & (ts <= high + slack))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from ..base.types import Flag, Scalar, Whole
 from ..model.model import Model, Par
 from .record import Carry, Pace
 
+# Events accumulate where the time between them has shrunk so many times in a row, and where the
+# time that is left until the limit is lost in rounding.
+MAX_RATIO = 0.9999  # of a gap to the one before
+MIN_STREAK = 8  # gaps that shrink
+MAX_TIME_LEFT = 1e-10  # of the time so far
 
-def paced(model: Model, pace: Pace, fired: Any, member: Any, tau: Any) -> tuple[Pace, Any]:
-    """The rhythm of each guard, and whether the events of this one accumulate (Zeno)."""
+
+def paced(model: Model, pace: Pace, fired: Whole, member: Whole, tau: Scalar) -> tuple[Pace, Flag]:
+    """The times between events of each guard, and whether those of this one accumulate (Zeno)."""
     first, places = 0, []
     for action in model.actions:
         places.append(first)
@@ -21,18 +26,22 @@ def paced(model: Model, pace: Pace, fired: Any, member: Any, tau: Any) -> tuple[
     mine = jnp.arange(model.n_guards) == which
     gap = jnp.abs(tau - pace.last)
     ratio = gap / pace.gap
-    shrinking = (gap > 0) & (ratio < 0.9999)
+    shrinking = (gap > 0) & (ratio < MAX_RATIO)
     streak = jnp.where(gap > 0, jnp.where(shrinking, pace.streak + 1, 0), pace.streak)
     left = gap * ratio / (1 - ratio)
-    accumulate = (streak >= 8) & (gap > 0) & (left <= 1e-10 * jnp.abs(tau))
+    accumulate = (streak >= MIN_STREAK) & (gap > 0) & (left <= MAX_TIME_LEFT * jnp.abs(tau))
     new = Pace(
-        tau, jnp.where(gap > 0, gap, pace.gap), jnp.where(gap > 0, ratio, pace.ratio), streak, which
+        last=tau,
+        gap=jnp.where(gap > 0, gap, pace.gap),
+        ratio=jnp.where(gap > 0, ratio, pace.ratio),
+        streak=streak,
+        which=which,
     )
     kept = jax.tree.map(lambda a, b: jnp.where(mine, a, b), new, pace._replace(which=which))
     return kept._replace(which=which), jnp.any(mine & accumulate)
 
 
-def trapped(model: Model, par: Par, new: Carry, old: Carry) -> Any:
+def trapped(model: Model, par: Par, new: Carry, old: Carry) -> Flag:
     """Whether a kink was crossed into a flow that leads straight back: it cannot be left."""
     if not model.kinks:
         return jnp.zeros((), bool)

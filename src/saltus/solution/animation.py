@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +16,30 @@ from ..base.extras import need
 from ..base.names import unit_of
 from ..base.text import number
 from ..base.tracing import is_traced
+from ..base.types import Params
 from ..system.hybrid import Instant, called
 from .description import event_name
 from .plotting import COLOURS, LOOK
 
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from matplotlib.animation import AbstractMovieWriter
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    from .solution import Solution
+
 INK = "#2b3137"
-ACCENTS = ["#d1495b", "#e39b2d", "#7a5195", "#2e8b6f"]  # of events
+EVENT_ACCENTS = ["#d1495b", "#e39b2d", "#7a5195", "#2e8b6f"]  # colours
 GROUND = "#8a94a0"
-MARGIN = 0.08  # around the motion, in parts of its size
-FLASH = 0.35  # seconds of the film for which an event is shown
-FADE = 1.5  # seconds of the film after which a trail is faint
+MARGIN_SHARE = 0.08  # of the size of the motion
+FLASH_SECONDS = 0.35  # of the film for which an event is shown
+FADE_SECONDS = 1.5  # of the film after which a trail is faint
 DPI = 100
-FINER = 8  # points of a trail for each frame
-GROUPS = 14  # shades of a trail
-MOST_FRAMES = 3000
+TRAIL_POINTS_PER_FRAME = 8
+TRAIL_SHADES = 14
+MAX_FRAMES = 3000
 
 
 class Flash(NamedTuple):
@@ -53,12 +63,12 @@ class Film(NamedTuple):
 
 
 def animate(
-    sol: Any,
+    sol: Solution,
     points: Callable,
     bars: Sequence[Sequence[str]] = (),
-    path: Any = "motion.gif",
+    path: str | PathLike[str] = "motion.gif",
     *,
-    p: Any = None,
+    p: Params = None,
     fps: float = 25,
     speed: float = 1.0,
     trail: Sequence[str] = (),
@@ -92,10 +102,10 @@ def animate(
 
 
 # -- what is to be seen ---------------------------------------------------------------------------
-def _film(sol: Any, points: Callable, p: Any, fps: float, speed: float) -> Film:
+def _film(sol: Solution, points: Callable, p: Params, fps: float, speed: float) -> Film:
     first, last = sorted((float(sol.start), float(sol.last.t)))
     frames = max(2, int(np.floor((last - first) / speed * fps + 1e-9)) + 1)
-    if frames > MOST_FRAMES:
+    if frames > MAX_FRAMES:
         raise ValueError(
             f"animate: {frames} frames are too many. Raise speed, say speed={speed * 10:g}, or "
             "lower fps."
@@ -103,20 +113,22 @@ def _film(sol: Any, points: Callable, p: Any, fps: float, speed: float) -> Film:
     times = np.minimum(first + speed / fps * np.arange(frames), last)
     flashes = _flashes(sol, points, p, 0.01 * speed / fps)
     happened = [e.t for e in flashes]
-    fine = np.sort(np.concatenate([np.linspace(first, last, FINER * frames), happened]))
+    fine = np.sort(
+        np.concatenate([np.linspace(first, last, TRAIL_POINTS_PER_FRAME * frames), happened])
+    )
     paths = _places(sol.at(fine, "left"), points, p)
     return Film(
         times, _places(sol.at(times), points, p), fine, paths, flashes, unit_of(sol.units, "t")
     )
 
 
-def _places(at: Instant, points: Callable, p: Any) -> dict[str, np.ndarray]:
+def _places(at: Instant, points: Callable, p: Params) -> dict[str, np.ndarray]:
     """Where each point is at several instants."""
     found = jax.vmap(lambda now: _placed(points, now, p))(at)
     return {name: np.asarray(v) for name, v in found.items()}
 
 
-def _flashes(sol: Any, points: Callable, p: Any, moment: float) -> list[Flash]:
+def _flashes(sol: Solution, points: Callable, p: Params, moment: float) -> list[Flash]:
     """The events; points that one strikes are those whose velocity it changes."""
     log = sol.events
     count = int(log.count)
@@ -138,7 +150,7 @@ def _flashes(sol: Any, points: Callable, p: Any, moment: float) -> list[Flash]:
     return out
 
 
-def _placed(points: Callable, now: Instant, p: Any) -> dict[str, Any]:
+def _placed(points: Callable, now: Instant, p: Params) -> dict[str, Any]:
     found = called("points", points, now, p)
     if not isinstance(found, Mapping) or not found:
         raise TypeError(
@@ -154,7 +166,7 @@ def _placed(points: Callable, now: Instant, p: Any) -> dict[str, Any]:
     return out
 
 
-def _check(sol: Any, path: Path, fps: float, speed: float) -> None:
+def _check(sol: Solution, path: Path, fps: float, speed: float) -> None:
     if not hasattr(sol, "at"):
         raise TypeError(
             f"animate: {type(sol).__name__} holds saved outputs only, but points are made of "
@@ -179,7 +191,7 @@ def _check_names(film: Film, names: Sequence[str], what: str) -> None:
             )
 
 
-def _writer(path: Path, fps: float) -> Any:
+def _writer(path: Path, fps: float) -> AbstractMovieWriter:
     animation = need("matplotlib.animation", "plot", "animate")
     if path.suffix.lower() == ".gif":
         return animation.PillowWriter(fps=fps)
@@ -202,11 +214,11 @@ class _Stage:
     """The axes and everything on them; `show(k)` moves it to frame `k`."""
 
     def __init__(
-        self, figure: Any, film: Film, bars: Sequence, trail: Sequence, ground: float | None,
+        self, figure: Figure, film: Film, bars: Sequence, trail: Sequence, ground: float | None,
         speed: float, title: str,
     ):  # fmt: skip
         self.film = film
-        self.fade, self.hold = FADE * speed, FLASH * speed
+        self.fade, self.hold = FADE_SECONDS * speed, FLASH_SECONDS * speed
         self.axis = figure.add_subplot()
         self.axis.set_title(title)
         self.clock = self.axis.set_title("t", loc="right", color=INK)
@@ -215,7 +227,7 @@ class _Stage:
         self.bars = [self._bar(bar, k) for k, bar in enumerate(bars)]
         joints = list(dict.fromkeys(n for bar in bars if len(bar) == 2 for n in bar))
         loose = [n for n in film.points if not any(n in bar for bar in bars)]
-        style = dict(ls="none", marker="o", zorder=5)
+        style: dict[str, Any] = dict(ls="none", marker="o", zorder=5)
         self.joints = (
             joints,
             self.axis.plot([], [], ms=6, mfc="white", mec=INK, mew=1.4, **style)[0],
@@ -226,7 +238,7 @@ class _Stage:
         )
         self.rings = self.axis.scatter([], [], facecolors="none", linewidths=2.2, zorder=4)
 
-    def _limits(self, figure: Any, ground: float | None) -> None:
+    def _limits(self, figure: Figure, ground: float | None) -> None:
         """Limits that hold the whole motion, with the same scale in both directions."""
         every = np.concatenate(list(self.film.paths.values()))
         every = every[np.all(np.isfinite(every), axis=1)]
@@ -239,10 +251,10 @@ class _Stage:
         figure.set_layout_engine("none")
         box = self.axis.get_window_extent()
         room = np.array([box.width, box.height])
-        whole = (1 + 2 * MARGIN) * np.max(span / room) * room
+        whole = (1 + 2 * MARGIN_SHARE) * np.max(span / room) * room
         left, bottom = (low + high - whole) / 2
         if ground is not None:
-            bottom = max(bottom, low[1] - 1.5 * MARGIN * whole[1])  # what is left over is sky
+            bottom = max(bottom, low[1] - 1.5 * MARGIN_SHARE * whole[1])  # what is left over is sky
             self.axis.axhspan(bottom, ground, facecolor="#eef0f2", edgecolor="none", zorder=0.5)
             self.axis.axhline(ground, color=GROUND, lw=1.6, zorder=0.6)
         self.axis.set(xlim=(left, left + whole[0]), ylim=(bottom, bottom + whole[1]))
@@ -276,17 +288,17 @@ class _Stage:
             self._draw_trail(line, name, k, colour)
         self._draw_flash(self.film.times[k])
 
-    def _draw_trail(self, line: Any, name: str, k: int, colour: str) -> None:
+    def _draw_trail(self, line: LineCollection, name: str, k: int, colour: str) -> None:
         """The path so far, the older the fainter."""
         t = self.film.times[k]
         past = self.film.fine <= t
         places = np.vstack([self.film.paths[name][past], self.film.points[name][k]])
         age = np.append(t - self.film.fine[past], 0.0) / self.fade
-        shade = np.minimum(GROUPS - 1, (GROUPS * age).astype(int))
+        shade = np.minimum(TRAIL_SHADES - 1, (TRAIL_SHADES * age).astype(int))
         cuts = np.flatnonzero(np.diff(shade)) + 1
         pieces = np.split(np.arange(len(places)), cuts)
         line.set_segments([places[rows[0] : rows[-1] + 2] for rows in pieces])
-        faint = [max(0.18, 0.9 * (1 - shade[rows[0]] / GROUPS)) for rows in pieces]
+        faint = [max(0.18, float(0.9 * (1 - shade[rows[0]] / TRAIL_SHADES))) for rows in pieces]
         line.set_color([(colour, alpha) for alpha in faint])
 
     def _draw_flash(self, t: float) -> None:
@@ -298,9 +310,11 @@ class _Stage:
         rings = [(place, e) for e in past for place in e.places]
         self.rings.set_offsets(np.array([place for place, _ in rings]).reshape(-1, 2))
         ages = [(t - e.t) / self.hold for _, e in rings]
-        colours = [ACCENTS[e.kind % len(ACCENTS)] for _, e in rings]
+        colours = [EVENT_ACCENTS[e.kind % len(EVENT_ACCENTS)] for _, e in rings]
         self.rings.set_sizes([150 + 1100 * age for age in ages])
         self.rings.set_edgecolor([(c, 1 - a) for c, a in zip(colours, ages, strict=True)])
         if past:
             fading = 1 - (t - past[-1].t) / self.hold
-            self.note.set_color((ACCENTS[past[-1].kind % len(ACCENTS)], min(1.0, 2 * fading)))
+            self.note.set_color(
+                (EVENT_ACCENTS[past[-1].kind % len(EVENT_ACCENTS)], min(1.0, 2 * fading))
+            )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves
+from ..base.types import Scalar
 from ..model.algebraic_states import attached
 from ..model.model import Action, At, Model, Par
-from ..simulate.record import action_of
+
+if TYPE_CHECKING:
+    from .solution import Solution
 
 
 class Sides(NamedTuple):
@@ -45,11 +48,11 @@ class Turns(NamedTuple):
         return {f'slope of "{b}" after "{a}"': of_b, f'slope of "{a}" after "{b}"': of_a}
 
 
-def in_turn(sol: Any) -> Turns | None:
+def in_turn(sol: Solution) -> Turns | None:
     """The last two events, where they are not the two sides of one surface."""
     tape, model = sol.tape, sol.spec.model
     n = int(tape.n)
-    fired = [(k, int(action_of(int(tape.kind[k])))) for k in range(n - 1, max(n - 5, -1), -1)]
+    fired = [(k, int(tape.action_index(k))) for k in range(n - 1, max(n - 5, -1), -1)]
     own = fired[0][1] if fired else -1
     others = [(k, place) for k, place in fired if place >= 0 and place != own]
     if own < 0 or not others:
@@ -59,21 +62,18 @@ def in_turn(sol: Any) -> Turns | None:
         return None
     slopes = []
     for action, row, at in ((last, n - 1, tape.state(n - 1)), (first, others[0][0], tape.end)):
-        member = int(tape.member[0][row]) if tape.member else 0
+        member = int(tape.member_of(row))
         slopes.append(_slope(model, action, at, at, tape.par(), member)[0])
     return Turns((last.name, first.name), (slopes[0], slopes[1]))
 
 
-def two_sides(sol: Any) -> Sides | None:
+def two_sides(sol: Solution) -> Sides | None:
     """The guard at which a solve chatters, seen from both of its sides."""
     tape, model = sol.tape, sol.spec.model
-    n = int(tape.n)
-    if not n:
+    n, action = int(tape.n), tape.last_action(model)
+    if action is None or action.kind != "guard":
         return None
-    action = model.actions[int(action_of(int(tape.kind[n - 1])))]
-    if action.kind != "guard":
-        return None
-    member = int(tape.member[0][n - 1]) if tape.member else 0
+    member = int(tape.member_of(n - 1))
     states = [tape.state(n - 1), tape.end]
     if action.kink:
         states = [_flagged(model, tape.end, member, flag) for flag in (0, 1)]
@@ -95,7 +95,7 @@ def _slope(
     """The slope of a guard, in force at `at`, in time along the flow of a side; and that flow."""
     flow = model.flow(attached(model, side, par, 1), par)
 
-    def value(tau: Any, moving: Leaves) -> Any:
+    def value(tau: Scalar, moving: Leaves) -> Scalar:
         there = attached(model, model.with_moving(at, moving, tau=tau), par, 1)
         return model.one_guard(action, there, par, member)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,21 +10,28 @@ from ..base.names import label, named, unit_of
 from ..base.results import Result
 from ..base.text import number, table
 from ..base.tracing import is_traced, is_tracer
+from ..base.types import Array, HostArray, Tree, Units, Whole
 
-SHOWN = 8  # quantities in a summary
-LINES = 20  # events in a log
-SMALL = 3  # entries of an array that are written out in a log
-SMALL_Z = 4  # algebraic states that a log shows
+if TYPE_CHECKING:
+    from ..system.hybrid import Instant
+    from .event_log import EventLog
+    from .files import SavedSolution
+    from .solution import Solution, Stats
+
+MAX_QUANTITIES = 8  # in a summary
+MAX_EVENT_LINES = 20  # in a log
+MAX_ENTRIES = 3  # of an array that a log writes out
+MAX_ALGEBRAIC_STATES = 4  # in a log
 
 
-def mode_name(of: Any, mode: Any) -> str:
+def mode_name(of: Solution | SavedSolution | EventLog, mode: Whole | HostArray | int) -> str:
     """The name of a mode; its number where a solution or a log (`of`) has no such mode."""
     k = int(mode)
     return of.modes[k] if 0 <= k < len(of.modes) else f"number {k}"
 
 
 # -- the summary of a solution ------------------------------------------------------------------
-def describe(sol: Any, stiff: str = "") -> str:
+def describe(sol: Solution | SavedSolution, stiff: str = "") -> str:
     """What `print(sol)` shows; `stiff` says what kept its steps short."""
     if is_tracer(sol.result):
         head = "Solution, traced: numbers exist when the compiled function runs"
@@ -36,7 +43,7 @@ def describe(sol: Any, stiff: str = "") -> str:
         lines[2:2] = [("stiff", stiff)] if stiff else []
     lines += [("final", _values(sol.final.x, sol.units, "x"))]
     if sol.modes and sol.final.mode is not None and not is_traced(sol.final.mode):
-        modes = [mode_name(sol, k) for k in np.asarray(sol.final.mode).reshape(-1)[:SHOWN]]
+        modes = [mode_name(sol, k) for k in np.asarray(sol.final.mode).reshape(-1)[:MAX_QUANTITIES]]
         lines += [("mode", ", ".join(modes))]
     if sol.integral is not None:
         lines += [("integral", _values(sol.integral, sol.units, "integral"))]
@@ -44,7 +51,7 @@ def describe(sol: Any, stiff: str = "") -> str:
     return "\n".join([head, *(f"  {key:<9}{text}" for key, text in lines)])
 
 
-def _head(sol: Any, codes: Any) -> str:
+def _head(sol: Solution | SavedSolution, codes: HostArray) -> str:
     results = [Result(int(c)) for c in codes]
     if np.ndim(sol.result) == 0:
         result = results[0]
@@ -58,7 +65,7 @@ def _head(sol: Any, codes: Any) -> str:
     return f"Solution: a batch of {' x '.join(map(str, sol.result.shape))}: {', '.join(kinds)}"
 
 
-def _span(sol: Any) -> str:
+def _span(sol: Solution | SavedSolution) -> str:
     if is_traced((sol.start, sol.last.t)):
         return "differentiated"
     first, last = np.asarray(sol.start), np.asarray(sol.last.t)
@@ -66,7 +73,7 @@ def _span(sol: Any) -> str:
     return f"{_range(first)} to {_range(last)} {unit}".rstrip()
 
 
-def _range(value: Any) -> str:
+def _range(value: Array | HostArray) -> str:
     """A number, or the range of many."""
     value = np.asarray(value)
     low, high = np.min(value), np.max(value)
@@ -75,13 +82,13 @@ def _range(value: Any) -> str:
     return number(low) if low == high or np.isnan(low) else f"{number(low)}..{number(high)}"
 
 
-def _steps(sol: Any) -> str:
+def _steps(sol: Solution | SavedSolution) -> str:
     s = sol.stats
     steps, rejected, flows = _range(s.steps), _range(s.rejected), _range(s.evaluations)
     return f"{steps}, {rejected} of them rejected; {flows} evaluations of the flow"
 
 
-def describe_stats(stats: Any) -> str:
+def describe_stats(stats: Stats) -> str:
     """What `print(sol.stats)` shows."""
     names = ("steps", "rejected", "evaluations", "rows", "events")
     values = [getattr(stats, name) for name in names]
@@ -90,7 +97,7 @@ def describe_stats(stats: Any) -> str:
     return f"Stats({', '.join(f'{k}={_range(v)}' for k, v in zip(names, values, strict=True))})"
 
 
-def _count(sol: Any) -> str:
+def _count(sol: Solution | SavedSolution) -> str:
     total = _range(sol.stats.events)
     if np.ndim(sol.result) or total == "0":
         return total
@@ -99,10 +106,10 @@ def _count(sol: Any) -> str:
     return f"{total}: " + ", ".join(f'{n} x "{name}"' for name, n in counts if n)
 
 
-def _values(tree: Any, units: Any, root: str) -> str:
+def _values(tree: Tree, units: Units, root: str) -> str:
     leaves = named(tree, root)
     parts = []
-    for name, leaf in list(leaves.items())[:SHOWN]:
+    for name, leaf in list(leaves.items())[:MAX_QUANTITIES]:
         unit = unit_of(units, name)
         what = "" if name == "integral" else f"{name} = "
         if is_traced(leaf):
@@ -112,21 +119,21 @@ def _values(tree: Any, units: Any, root: str) -> str:
         else:
             inside = ", ".join(number(v) for v in np.asarray(leaf).reshape(-1))
             parts.append(f"{what}[{inside}] {unit}".rstrip())
-    if len(leaves) > SHOWN:
-        parts.append(f"and {len(leaves) - SHOWN} more")
+    if len(leaves) > MAX_QUANTITIES:
+        parts.append(f"and {len(leaves) - MAX_QUANTITIES} more")
     return ", ".join(parts)
 
 
-def _saved(sol: Any) -> str:
+def _saved(sol: Solution | SavedSolution) -> str:
     names = list(named(sol.y, "y"))
-    names = [*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])]
+    names = [*names[:MAX_QUANTITIES], *(["..."] if len(names) > MAX_QUANTITIES else [])]
     times = np.shape(sol.t)[np.ndim(sol.result) :]
     where = f"at {times[0]} times" if times else "at the end"
     return f"{', '.join(names)} {where}"
 
 
 # -- the event log ------------------------------------------------------------------------------
-def describe_events(log: Any) -> str:
+def describe_events(log: EventLog) -> str:
     """What `print(sol.events)` shows."""
     names = ", ".join(f'"{n}"' for n in log.names) or "none declared"
     if is_traced((log.t, log.which)):
@@ -140,37 +147,37 @@ def describe_events(log: Any) -> str:
     head = [label("t", log.units), "event", *_columns(log)]
     largest = float(np.max(np.abs(np.asarray(log.t)[:count])))
     decimals = int(np.clip(9 - np.floor(np.log10(largest)), 0, 15)) if largest > 0 else 1
-    rows = [event_row(log, k, decimals) for k in range(min(count, LINES))]
-    more = f"\n... and {count - LINES} more" if count > LINES else ""
+    rows = [event_row(log, k, decimals) for k in range(min(count, MAX_EVENT_LINES))]
+    more = f"\n... and {count - MAX_EVENT_LINES} more" if count > MAX_EVENT_LINES else ""
     plural = "s" if count > 1 else ""
     return f"EventLog: {count} event{plural}\n" + table(head, rows, left=(1,)) + more
 
 
-def _columns(log: Any) -> list[str]:
+def _columns(log: EventLog) -> list[str]:
     names = [label(name, log.units) for name in _shown(log.before)]
     return [*names, *(["mode"] if log.modes else [])]
 
 
-def _shown(now: Any) -> dict[str, Any]:
+def _shown(now: Instant) -> dict[str, Any]:
     """The states of an instant that the log shows: x, and z where it is small."""
-    x, z = dict(list(named(now.x, "x").items())[:SHOWN]), algebraic_names(now)
-    return {**x, **z} if len(z) <= SMALL_Z else x
+    x, z = dict(list(named(now.x, "x").items())[:MAX_QUANTITIES]), algebraic_names(now)
+    return {**x, **z} if len(z) <= MAX_ALGEBRAIC_STATES else x
 
 
-def algebraic_names(now: Any) -> dict[str, Any]:
+def algebraic_names(now: Instant) -> dict[str, Any]:
     """The algebraic states by name; `z.v` where x has a `v`, too."""
     taken = named(now.x, "x")
     return {f"z.{k}" if k in taken else k: v for k, v in named(now.z, "z").items()}
 
 
-def event_name(log: Any, k: int) -> str:
+def event_name(log: EventLog, k: int) -> str:
     """The name of entry `k`, with the member if it is one of a family."""
     which = int(log.which[k])
     member = f"[{int(log.member[k])}]" if log.families[which] else ""
     return log.names[which] + member
 
 
-def event_row(log: Any, k: int, decimals: int) -> list[str]:
+def event_row(log: EventLog, k: int, decimals: int) -> list[str]:
     """One line of the log; values that jump show both sides."""
     cells = [f"{float(log.t[k]):.{decimals}f}", event_name(log, k)]
     before, after = _shown(log.before), _shown(log.after)
@@ -182,16 +189,16 @@ def event_row(log: Any, k: int, decimals: int) -> list[str]:
     return cells
 
 
-def _change(a: Any, b: Any) -> str:
+def _change(a: Array | HostArray, b: Array | HostArray) -> str:
     """A value, or both sides of a jump; of large arrays only how much of them jumps."""
-    if a.size > SMALL:
+    if a.size > MAX_ENTRIES:
         moved = int(np.sum(np.abs(a - b) > 1e-9 * np.maximum(1.0, np.abs(a))))
         return f"{moved} of {a.size} change"
     first, second = _short(a), _short(b)
     return first if first == second else f"{first} -> {second}"
 
 
-def _short(value: Any) -> str:
+def _short(value: Array | HostArray) -> str:
     value = np.where(np.abs(value) < 1e-12, 0.0, value)
     if value.ndim == 0:
         return number(value)

@@ -13,9 +13,14 @@ import numpy as np
 
 from ..base.foreign_names import LOG, missing
 from ..base.tracing import is_tracer
+from ..base.types import Array, Scalar, Units, Whole
 from ..base.unreached_values import hide
 from ..system.hybrid import Instant
 from .description import describe_events
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
 
 
 class EventLog(eqx.Module):
@@ -25,17 +30,17 @@ class EventLog(eqx.Module):
     -1 in `which`), so that a loss that reads them says so.
     """
 
-    t: Any
-    which: Any
-    member: Any
+    t: Array
+    which: Array
+    member: Array
     before: Instant
     after: Instant
-    count: Any
+    count: Whole
     names: tuple[str, ...] = eqx.field(static=True)
     families: tuple[bool, ...] = eqx.field(static=True)  # which of them have members
     modes: tuple[str, ...] = eqx.field(static=True, default=())
-    units: Any = eqx.field(static=True, default=None)
-    depends: Any = None  # a number with a derivative by everything the solve depends on
+    units: Units = eqx.field(static=True, default=None)
+    depends: Scalar | None = None  # a number with a derivative by everything the solve depends on
 
     def of(self, name: str) -> EventLog:
         """Only the events called `name`."""
@@ -55,7 +60,7 @@ class EventLog(eqx.Module):
         """
         missing = k >= self.count
 
-        def one(v: Any) -> Any:
+        def one(v: Array) -> Array:
             padded = jnp.concatenate([v, jnp.full((1, *v.shape[1:]), -1, v.dtype)])
             return padded[jnp.where(missing, v.shape[0], k)]
 
@@ -77,13 +82,13 @@ class EventLog(eqx.Module):
     def __repr__(self) -> str:
         return describe_events(self)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pd.DataFrame:
         """A data frame with one line per event: time, name, member, states before and after."""
         from .frames import events_to_pandas
 
         return events_to_pandas(self)
 
-    def to_xarray(self) -> Any:
+    def to_xarray(self) -> xr.Dataset:
         """A dataset along `event`: time, name, member, states before and after."""
         from .frames import events_to_xarray
 
@@ -91,14 +96,14 @@ class EventLog(eqx.Module):
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _only(log: EventLog, wanted: Any, size: int) -> EventLog:
+def _only(log: EventLog, wanted: Array, size: int) -> EventLog:
     if jnp.ndim(wanted) > 1:
         return jax.vmap(lambda g, m: _only(g, m, size))(log, wanted)
     count = jnp.sum(wanted)
     index = jnp.nonzero(wanted, size=size, fill_value=0)[0]
     valid = jnp.arange(size) < count
 
-    def pick(v: Any) -> Any:
+    def pick(v: Array) -> Array:
         return jnp.take(v, index, axis=0, mode="clip")
 
     found = jax.tree.map(pick, (log.t, log.before, log.after))

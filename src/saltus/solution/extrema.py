@@ -1,6 +1,6 @@
 """The least and the largest value of a quantity over a whole trajectory, differentiable.
 
-A trajectory is looked at in cells: eight in every step, and sixty-four or more over its span. The
+A trajectory is sampled in cells: eight in every step, and sixty-four or more over its span. The
 best of them are followed to the place where the quantity stands still. Its value there moves with
 parameters as the quantity does at a fixed place, because the place itself enters multiplied by a
 slope of zero (M94). At the start, at the end and on both sides of every jump the quantity need not
@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from ..base.results import Result
 from ..base.text import picture
 from ..base.tracing import Traced, trace
 from ..base.tracing_errors import UNTRACEABLE, untraceable
+from ..base.types import Array, Flag, Function, Scalar, Tree, Whole
 from ..base.unreached_values import hide, only
 from ..model.algebraic_states import attached
 from ..model.model import At, Par
@@ -32,13 +33,18 @@ from ..system.hybrid import called
 from .peaks import Found, find
 from .tape import TAYLOR, Tape, along_row, instant, output
 
+if TYPE_CHECKING:
+    from ..system.hybrid import Instant
 
-def quantity(spec: Spec, tape: Tape, what: Any, adapt: Callable | None) -> tuple[Traced, list]:
+
+def quantity(
+    spec: Spec, tape: Tape, what: str | Function, adapt: Callable | None
+) -> tuple[Traced, list]:
     """`what` as a program of a row state and the parameters, and the values it closes over."""
     model, given = spec.model, (tape.state(0), tape.par())
     flat, tree = jax.tree.flatten(given)
 
-    def read(*leaves: Any) -> Any:
+    def read(*leaves: Array) -> Scalar:
         at, par = jax.tree.unflatten(tree, leaves)
         now = instant(model, at, par)
         now = now if adapt is None else adapt(now)
@@ -47,7 +53,7 @@ def quantity(spec: Spec, tape: Tape, what: Any, adapt: Callable | None) -> tuple
         p = model.p.join(model.p_of(par), par.iota[: model.n_p[1]])
         return called("sol.max or sol.min", what, now, p)
 
-    def program(*leaves: Any) -> list:
+    def program(*leaves: Array) -> list:
         value = read(*leaves)
         if not hasattr(value, "dtype") and not isinstance(value, bool | int | float):
             raise TypeError(
@@ -68,7 +74,7 @@ def quantity(spec: Spec, tape: Tape, what: Any, adapt: Callable | None) -> tuple
         raise untraceable("sol.max or sol.min", error) from error
 
 
-def _called(name: str, y: Any, now: Any) -> Any:
+def _called(name: str, y: Tree, now: Instant) -> Scalar:
     """An output, state or input of this name."""
     trees = ((y, "y"), (now.x, "x"), (now.z, "z"), (now.d, "d"), (now.u, "u"))
     known: list[str] = []
@@ -81,15 +87,15 @@ def _called(name: str, y: Any, now: Any) -> Any:
 
 
 def extremum(
-    spec: Spec, tape: Tape, ok: Any, what: Any, sign: float, adapt: Callable | None, places: int,
-    rtol: Any,
-) -> tuple[Any, Any]:  # fmt: skip
+    spec: Spec, tape: Tape, ok: Flag, what: str | Function, sign: float,
+    adapt: Callable | None, places: int, rtol: Scalar,
+) -> tuple[Array, Array]:  # fmt: skip
     """The largest value of `sign` times a quantity, times `sign`, and when it is taken (M94).
 
     Arrays are searched entry by entry. Of equal values one is taken, and its derivative."""
     program, consts = quantity(spec, tape, what, adapt)
-    shape = program.jaxpr.outvars[0].aval.shape
-    rtol = 0.0 if rtol is None else jnp.max(jax.lax.stop_gradient(rtol))
+    shape = program.outputs[0].shape
+    rtol = jnp.max(jax.lax.stop_gradient(rtol))
     given = (tape, ok, tuple(consts), jnp.asarray(sign), jnp.asarray(rtol))
     run = functools.partial(_extremum, spec, program, int(places))
     if not shape:
@@ -100,15 +106,15 @@ def extremum(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _extremum(
-    spec: Spec, program: Traced, places: int, entry: Any, tape: Tape, ok: Any, consts: Leaves,
-    sign: Any, rtol: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    def quantity(at: At, par: Par) -> Any:
+    spec: Spec, program: Traced, places: int, entry: Whole, tape: Tape, ok: Flag, consts: Leaves,
+    sign: Scalar, rtol: Scalar,
+) -> tuple[Array, Array]:  # fmt: skip
+    def quantity(at: At, par: Par) -> Scalar:
         return sign * jnp.reshape(program.call(*consts, *jax.tree.leaves((at, par)))[0], -1)[entry]
 
     frozen, fixed = jax.lax.stop_gradient((tape, consts))
 
-    def held(at: At, par: Par) -> Any:
+    def held(at: At, par: Par) -> Scalar:
         return sign * jnp.reshape(program.call(*fixed, *jax.tree.leaves((at, par)))[0], -1)[entry]
 
     one = jax.tree.map(lambda v: v[None], frozen)
@@ -116,7 +122,7 @@ def _extremum(
     found = jax.tree.map(lambda v: jax.lax.stop_gradient(v[0]), found)
     known = ok & ~found.missing
     floats = [jnp.sum(c) for c in consts if jnp.issubdtype(jnp.result_type(c), jnp.floating)]
-    depends = sum(floats, jnp.zeros(()) if tape.depends is None else tape.depends)
+    depends = sum(floats, tape.depends)
     tape, consts = only(known, (tape, consts))
     inner, t_inner = _inside(spec, tape, quantity, found)
     at = attached(spec.model, tape.state(found.edge), tape.par(), TAYLOR)
@@ -128,7 +134,7 @@ def _extremum(
 
 
 @jax.custom_jvp
-def _underivable(value: Any, bad: Any) -> Any:
+def _underivable(value: Array, bad: Flag) -> Array:
     """The same value; its derivatives are NaN where `bad`."""
     return value
 
@@ -149,10 +155,10 @@ def _inside(spec: Spec, tape: Tape, quantity: Callable, found: Found) -> tuple[A
     start = tape.state(k).tau
     h = jax.lax.stop_gradient(found.part * (tape.state(k + 1).tau - start))
 
-    def value(h: Any) -> Any:
+    def value(h: Scalar) -> Scalar:
         return quantity(along_row(spec, tape, k, h), par)
 
-    def slope(h: Any) -> Any:
+    def slope(h: Scalar) -> Scalar:
         return jax.jvp(value, (h,), (jnp.ones_like(h),))[1]
 
     first, bend = jax.lax.stop_gradient(jax.jvp(slope, (h,), (jnp.ones_like(h),)))
@@ -168,7 +174,7 @@ def _inside(spec: Spec, tape: Tape, quantity: Callable, found: Found) -> tuple[A
 class Extremes:
     """Extrema of a solution over all of its time."""
 
-    def max(self, what: Any, *, places: int = 64) -> Any:
+    def max(self, what: str | Function, *, places: int = 64) -> Array:
         """The largest value that `what` takes from the start to the end, differentiable (M94).
 
         `what` is the name of an output, state or input, or a function `(now, p) -> number`; an
@@ -177,25 +183,24 @@ class Extremes:
         """
         return self._extremum(what, 1.0, places)[0]
 
-    def min(self, what: Any, *, places: int = 64) -> Any:
+    def min(self, what: str | Function, *, places: int = 64) -> Array:
         """The least value that `what` takes from the start to the end; see `max`."""
         return self._extremum(what, -1.0, places)[0]
 
-    def argmax(self, what: Any, *, places: int = 64) -> Any:
+    def argmax(self, what: str | Function, *, places: int = 64) -> Array:
         """The time at which `what` is largest, differentiable; see `max`."""
         return self._extremum(what, 1.0, places)[1]
 
-    def argmin(self, what: Any, *, places: int = 64) -> Any:
+    def argmin(self, what: str | Function, *, places: int = 64) -> Array:
         """The time at which `what` is least, differentiable; see `max`."""
         return self._extremum(what, -1.0, places)[1]
 
-    def _extremum(self: Any, what: Any, sign: float, places: int) -> tuple[Any, Any]:
-        rtol = None if self.tolerance is None else self.tolerance[0]
+    def _extremum(self: Any, what: str | Function, sign: float, places: int) -> tuple[Any, Any]:
 
-        def one(tape: Tape, ok: Any, rtol: Any) -> tuple[Any, Any]:
+        def one(tape: Tape, ok: Flag, rtol: Scalar) -> tuple[Any, Any]:
             return extremum(self.spec, tape, ok, what, sign, self.adapt, places, rtol)
 
         ok = self.result <= int(Result.terminated)
         for _ in range(jnp.ndim(self.tape.n)):
             one = jax.vmap(one)
-        return one(self.tape, ok, rtol)
+        return one(self.tape, ok, self.tolerance[0])

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.names import named
 from ..base.results import Result
+from ..base.types import Array, HostArray
 from ..model.algebraic_states import hidden, violated
 from ..model.invariants import residuals
 from ..model.model import Action, At, Model, Par
 from ..model.projection import projected, slopes
 from ..simulate.guards import guard_slopes, rounding
-from ..simulate.record import accumulation, action_of
+from ..simulate.record import accumulation
 from ..system.hybrid import Instant
 from .chattering import in_turn, two_sides
 from .description import algebraic_names
 from .nonfinite import ahead, broken_reset, find, listed, nan_parameters, weightless
 from .step_failure import leap, shortened, stiffness
-from .undetermined import WELL, equation_names, floats, gap, state_names, unsettled
+from .undetermined import GOOD_CONDITION, equation_names, floats, gap, state_names, unsettled
+
+if TYPE_CHECKING:
+    from .solution import Solution
 
 ALGEBRAIC = (
     Result.inconsistent, Result.no_consistent_state, Result.singular, Result.newton_failed,
 )  # fmt: skip
 AT_A_GUARD = (Result.resting_contact, Result.grazing)
 STEPS = (Result.too_many_steps, Result.step_underflow, Result.newton_failed)
-LARGE = 300  # differential states beyond which a projection takes long
+MAX_PROJECTED_STATES = 300  # beyond it a projection takes too long
 LEAPING = (*STEPS, Result.too_many_events, Result.endless_chain)
-LINKS = 16  # jumps at the end of an endless chain that are looked at
-NEAR = 1e-6  # of the time from start to end: right ahead
+CHAIN_LENGTH = 16  # jumps at the end of an endless chain that are examined
+RIGHT_AHEAD = 1e-6  # relative to the time from start to end
 UNDETERMINED = (Result.no_consistent_state, Result.singular)
 
 
@@ -43,8 +47,8 @@ class Explanation(NamedTuple):
     event: str | None = None  # the last one, if nothing is said here
 
 
-def explain(sol: Any, result: Result) -> Explanation:
-    """What is known about the reason for which a solve stopped."""
+def explain(sol: Solution, result: Result) -> Explanation:
+    """Why a solve stopped, as far as that is known."""
     model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
     fired = _fired(sol)
     plain = Explanation(result.what, result.advice, {})
@@ -113,7 +117,7 @@ def _at_a_guard(plain: Explanation, model: Model, at: At, par: Par) -> Explanati
     return found
 
 
-def _chatters(plain: Explanation, sol: Any) -> Explanation:
+def _chatters(plain: Explanation, sol: Solution) -> Explanation:
     """The surface, and where the flows of both sides lead."""
     sides, turns = two_sides(sol), in_turn(sol)
     if sides is None:
@@ -134,12 +138,12 @@ def _chatters(plain: Explanation, sol: Any) -> Explanation:
     return plain._replace(what=what, values=values, event=sides.name)
 
 
-def _still_moving(plain: Explanation, sol: Any) -> Explanation:
-    """Says so if the chain goes through a `zeno` reset: what it returns is not at rest."""
+def _still_moving(plain: Explanation, sol: Solution) -> Explanation:
+    """Adds a remark if the chain runs through a `zeno` reset: what it returns is not at rest."""
     n = int(sol.tape.n)
-    chain = np.asarray(sol.tape.kind)[max(n - LINKS, 0) : n]
+    chain = np.asarray(sol.tape.action_indices())[max(n - CHAIN_LENGTH, 0) : n]
     actions = sol.spec.model.actions
-    rests = [actions[k] for k in action_of(chain) if k >= 0 and actions[k].kind == "zeno"]
+    rests = [actions[k] for k in chain if k >= 0 and actions[k].kind == "zeno"]
     if not rests:
         return plain
     name = rests[-1].name.removesuffix(": zeno")
@@ -152,12 +156,12 @@ def _still_moving(plain: Explanation, sol: Any) -> Explanation:
     )
 
 
-def _number(value: Any) -> str:
+def _number(value: Array | HostArray) -> str:
     value = np.asarray(value)
     return f"{float(value):.6g}" if value.ndim == 0 else np.array2string(value, precision=4)
 
 
-def _steps(plain: Explanation, sol: Any) -> Explanation:
+def _steps(plain: Explanation, sol: Solution) -> Explanation:
     """How long the last steps were, what was not finite right ahead of them, what is stiff."""
     what, values = shortened(sol)
     stiff = stiffness(sol)
@@ -166,7 +170,7 @@ def _steps(plain: Explanation, sol: Any) -> Explanation:
 
 
 # -- algebraic states ---------------------------------------------------------------------------
-def _algebraic(sol: Any, result: Result, fired: Action | None) -> Explanation:
+def _algebraic(sol: Solution, result: Result, fired: Action | None) -> Explanation:
     model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
     unsolved = _unsolved_reset(sol, fired)
     if unsolved:
@@ -185,15 +189,15 @@ def _algebraic(sol: Any, result: Result, fired: Action | None) -> Explanation:
     if undefined:
         return Explanation(*undefined, values)
     what = f"{result.what} {words} {determination(model, at, par, result)}"
-    near = ahead(sol, NEAR) if fired is None and int(sol.tape.n) else []
+    near = ahead(sol, RIGHT_AHEAD) if fired is None and int(sol.tape.n) else []
     what += "".join(f" And {c.words}." for c in near)
     hint = _slope_guess(sol, result, fired)
     values |= {c.name: c.value for c in near}
     return Explanation(what, f"{result.advice} {hint}".strip(), values)
 
 
-def _floating(sol: Any, fired: Action | None) -> tuple[str, str] | None:
-    """Says so if a jump leaves algebraic states without an equation."""
+def _floating(sol: Solution, fired: Action | None) -> tuple[str, str] | None:
+    """Adds a remark if a jump leaves algebraic states without an equation."""
     if fired is None:
         return None
     tape, n = sol.tape, int(sol.tape.n)
@@ -245,7 +249,7 @@ def determination(model: Model, at: At, par: Par, result: Result | None = None) 
         return missing.words
     _, sizes, directions = np.linalg.svd(matrix)
     number = np.inf if sizes[-1] == 0 else sizes[0] / sizes[-1]
-    if number < WELL and result is not None:
+    if number < GOOD_CONDITION and result is not None:
         return unsettled(model, at, par, matrix, what, result == Result.singular)
     weakest = int(np.argmax(np.abs(directions[-1])))
     return (
@@ -255,7 +259,7 @@ def determination(model: Model, at: At, par: Par, result: Result | None = None) 
 
 
 def _undefined(model: Model, at: At, par: Par) -> tuple[str, str] | None:
-    """Says so if an equation has no value where z was to be solved from."""
+    """Adds a remark if an equation has no value where z is solved for."""
     rule = model.constraint
     assert rule is not None
     if not all(np.all(np.isfinite(np.asarray(v))) for v in at.z):
@@ -333,14 +337,14 @@ def _not_kept(model: Model, at: At, par: Par, fired: Action | None, moved: bool)
 
 
 def _hopeless(model: Model, at: At, par: Par) -> bool:
-    """Whether repair does not help; large systems are not tried."""
-    if sum(np.size(v) for v in model.x_of(at)) > LARGE:
+    """Whether a repaired start would not help either; large systems are not tried."""
+    if sum(np.size(v) for v in model.x_of(at)) > MAX_PROJECTED_STATES:
         return False
     atol = (jnp.asarray(1e-8),) * model.moving
     return bool(violated(model, projected(model, at, par), par, 1e-8, atol))
 
 
-def _slope_guess(sol: Any, result: Result, fired: Action | None) -> str:
+def _slope_guess(sol: Solution, result: Result, fired: Action | None) -> str:
     """Advice for a fully implicit start without a guess of x'."""
     slopes = [np.asarray(v) for v in named(sol.last.dx, "dx").values()]
     if result not in UNDETERMINED or fired is not None or not slopes:
@@ -351,15 +355,13 @@ def _slope_guess(sol: Any, result: Result, fired: Action | None) -> str:
 
 
 # -- what was not finite ------------------------------------------------------------------------
-def _fired(sol: Any) -> Action | None:
+def _fired(sol: Solution) -> Action | None:
     """The jump that made the state at which the solve stopped; none at the start and in a flow."""
-    n = int(sol.tape.n)
-    place = int(action_of(int(sol.tape.kind[n - 1]))) if n else -1
-    return sol.spec.model.actions[place] if place >= 0 else None
+    return sol.tape.last_action(sol.spec.model)
 
 
-def _not_finite(sol: Any) -> Explanation:
-    """Who gave NaN or infinity."""
+def _not_finite(sol: Solution) -> Explanation:
+    """Which function returned NaN or infinity."""
     result, blamed = Result.non_finite, find(sol)
     if blamed:
         what = f"{result.what} Found: {'; '.join(c.words for c in blamed[:3])}."
@@ -373,8 +375,8 @@ def _not_finite(sol: Any) -> Explanation:
     return Explanation(f"{result.what} The state itself overflowed.", advice or result.advice, {})
 
 
-def _unsolved_reset(sol: Any, fired: Action | None) -> Explanation | None:
-    """Says so if the last event's reset was to solve equations, and could not."""
+def _unsolved_reset(sol: Solution, fired: Action | None) -> Explanation | None:
+    """Adds a remark if the last event's reset had to solve equations and could not."""
     if fired is None or not fired.implicit or not fired.logged:
         return None
     log = sol.events
@@ -391,6 +393,6 @@ def _unsolved_reset(sol: Any, fired: Action | None) -> Explanation | None:
 
 
 def _non_finite(now: Instant) -> list[str]:
-    """The states that are not finite at the last of a row of instants."""
+    """The states that are not finite at the last of several instants."""
     leaves = named(now.x, "x")
     return [k for k, leaf in leaves.items() if not np.all(np.isfinite(np.asarray(leaf)[-1]))]

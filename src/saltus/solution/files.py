@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,18 @@ import numpy as np
 
 from ..base.names import named
 from ..base.results import KINDS, Result
+from ..base.types import HostArray, Numbers, Tree, Units
 from ..system.hybrid import Instant
 from .event_log import EventLog
 from .frames import _cut, _numbers
 from .interpolation import BETWEEN, NODES, interpolated, matrix_to
 from .solution import Presented, Stats, check_inside, check_lane
 from .trajectory import Course
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from .solution import Solution
 
 FORMAT = 1
 UNKNOWN = ("at", "certificate", "min", "max", "spec", "tape", "error")
@@ -38,25 +44,25 @@ class SavedSolution(Presented):
     that of the solve.
     """
 
-    t: Any
-    y: Any
-    reached: Any
-    integral: Any
+    t: HostArray
+    y: Tree
+    reached: HostArray
+    integral: Tree
     final: Instant
     last: Instant
-    start: Any
-    result: Any
+    start: HostArray
+    result: HostArray
     stats: Stats
     events: EventLog
     names: tuple[str, ...]
     modes: tuple[str, ...]
-    units: Any
+    units: Units
     kept: tuple[Course, ...]  # one, or one per lane of a batch
     interpolation: dict[str, float]
-    integrals: Any = None
-    tolerance: Any = None
+    integrals: Tree = None
+    tolerance: tuple | None = None
 
-    def __call__(self, t: Any, side: str = "right") -> Any:
+    def __call__(self, t: Numbers, side: str = "right") -> Tree:
         """The output at any time; `side="left"` gives the limit from before a jump."""
         if side not in ("right", "left"):
             raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
@@ -92,7 +98,7 @@ class SavedSolution(Presented):
             raise KINDS[result](repr(self), result=result, t=t, solution=self)
         return self
 
-    def course(self, fractions: Any = None, whole: bool = False) -> Course:
+    def course(self, fractions: Numbers | None = None, whole: bool = False) -> Course:
         """The output at `fractions` of every step (or at its ends), for plots."""
         if whole:
             raise ValueError(
@@ -106,7 +112,7 @@ class SavedSolution(Presented):
         return Course(t, y, kept.piece, kept.mode)
 
 
-def save(sol: Any, path: Any) -> Path:
+def save(sol: Solution | SavedSolution, path: str | PathLike[str]) -> Path:
     """Write a solution to `path` (`.npz` is added where it is missing)."""
     path = Path(path)
     path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
@@ -116,7 +122,7 @@ def save(sol: Any, path: Any) -> Path:
     return path
 
 
-def pickled(sol: Any) -> dict[str, Any]:
+def pickled(sol: Solution) -> dict[str, Any]:
     """The arrays from which `unpickled` makes a saved solution in another process."""
     return _content(sol, "pickle")
 
@@ -125,7 +131,7 @@ def unpickled(content: dict[str, Any]) -> SavedSolution:
     return _solution(content)
 
 
-def _content(sol: Any, call: str) -> dict[str, Any]:
+def _content(sol: Solution | SavedSolution, call: str) -> dict[str, Any]:
     """What is written, by name."""
     _numbers(sol, call)
     if np.ndim(sol.result) > 1:
@@ -162,7 +168,7 @@ def _content(sol: Any, call: str) -> dict[str, Any]:
     return {"header": np.asarray(json.dumps(header)), **content}
 
 
-def load(path: Any) -> SavedSolution:
+def load(path: str | PathLike[str]) -> SavedSolution:
     """Read a solution that was written with `save`."""
     path = Path(path)
     if not path.exists() and path.suffix != ".npz":
@@ -204,7 +210,7 @@ def _fields(module: Any) -> dict:
     return {f.name: getattr(module, f.name) for f in dataclasses.fields(module)}
 
 
-def _keep(sol: Any) -> tuple[list, dict[str, float]]:
+def _keep(sol: Solution | SavedSolution) -> tuple[list, dict[str, float]]:
     """The course at the nodes, lane by lane, and how well it interpolates."""
     lanes = [sol] if np.ndim(sol.result) == 0 else [sol[k] for k in range(len(sol.result))]
     kept, worst = [], {}
@@ -222,7 +228,7 @@ def _keep(sol: Any) -> tuple[list, dict[str, float]]:
     return kept, worst
 
 
-def _encode(tree: Any, arrays: list) -> Any:
+def _encode(tree: Tree, arrays: list) -> Any:
     """A pytree as JSON; arrays are numbered. Containers JSON has no word for become dicts."""
     if tree is None:
         return {"none": 0}
@@ -242,7 +248,7 @@ def _encode(tree: Any, arrays: list) -> Any:
     return {"text": repr(tree)}
 
 
-def _decode(code: Any, arrays: dict) -> Any:
+def _decode(code: Tree, arrays: dict) -> Tree:
     ((kind, value),) = code.items()
     if kind == "dict":
         return {key: _decode(inner, arrays) for key, inner in value}

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from ..base.extras import need
-from ..base.names import label, named, unit_of
+from ..base.names import entry_name, label, named, unit_of
 from ..base.results import Result
 from ..base.text import write_columns
 from ..base.tracing import is_traced
+from ..base.types import Tree, Units
 from .description import algebraic_names, mode_name
 from .event_log import EventLog
 
+if TYPE_CHECKING:
+    from os import PathLike
+
+    import pandas as pd
+    import xarray as xr
+
+    from .files import SavedSolution
+    from .solution import Solution
+
 
 # -- data frames and datasets -------------------------------------------------------------------
-def _numbers(tree: Any, call: str) -> None:
+def _numbers(tree: Tree, call: str) -> None:
     if is_traced((tree.t, tree.which if isinstance(tree, EventLog) else tree.result)):
         raise TypeError(
             f"{call} needs numbers, but this is traced by jit, vmap or grad. Return what you need "
@@ -27,7 +37,7 @@ def _numbers(tree: Any, call: str) -> None:
         )
 
 
-def _columns(tree: Any, root: str, axes: int) -> dict[str, np.ndarray]:
+def _columns(tree: Tree, root: str, axes: int) -> dict[str, np.ndarray]:
     """Every component of every leaf as a column, after `axes` leading axes."""
     columns = {}
     for name, leaf in named(tree, root).items():
@@ -36,16 +46,16 @@ def _columns(tree: Any, root: str, axes: int) -> dict[str, np.ndarray]:
             columns[name] = leaf
             continue
         for index in np.ndindex(*leaf.shape[axes:]):
-            columns[f"{name}[{','.join(map(str, index))}]"] = leaf[(..., *index)]
+            columns[entry_name(name, index)] = leaf[(..., *index)]
     return columns
 
 
-def labelled(y: Any, axes: int, units: Any) -> dict[str, np.ndarray]:
+def labelled(y: Tree, axes: int, units: Units) -> dict[str, np.ndarray]:
     """The columns of a table of outputs, with units in their names."""
     return {label(k, units): v for k, v in _columns(y, "y", axes).items()}
 
 
-def to_pandas(sol: Any) -> Any:
+def to_pandas(sol: Solution | SavedSolution) -> pd.DataFrame:
     """The saved outputs as a data frame."""
     pd = need("pandas", "data", "sol.to_pandas()")
     _numbers(sol, "sol.to_pandas()")
@@ -58,7 +68,7 @@ def to_pandas(sol: Any) -> Any:
     return pd.DataFrame({k: np.atleast_1d(v) for k, v in columns.items()}, index=index)
 
 
-def to_csv(sol: Any, path: Any) -> Path:
+def to_csv(sol: Solution | SavedSolution, path: str | PathLike[str]) -> Path:
     """The saved outputs as a CSV file."""
     _numbers(sol, "sol.to_csv()")
     if np.ndim(sol.result):
@@ -101,7 +111,7 @@ def _one_log(log: EventLog, call: str) -> None:
         raise ValueError(f"{call}: a batch of logs. Take those of one solve: sol[k].events.")
 
 
-def events_to_pandas(log: EventLog) -> Any:
+def events_to_pandas(log: EventLog) -> pd.DataFrame:
     """The events as a data frame."""
     pd = need("pandas", "data", "sol.events.to_pandas()")
     _one_log(log, "sol.events.to_pandas()")
@@ -117,7 +127,7 @@ def labelled_events(log: EventLog) -> dict[str, np.ndarray]:
     return columns
 
 
-def to_xarray(sol: Any) -> Any:
+def to_xarray(sol: Solution | SavedSolution) -> xr.Dataset:
     """The saved outputs as a dataset."""
     xr = need("xarray", "data", "sol.to_xarray()")
     _numbers(sol, "sol.to_xarray()")
@@ -142,7 +152,7 @@ def to_xarray(sol: Any) -> Any:
     return xr.Dataset(variables, {name: (axes, times, attributes)}, attrs={"result": results})
 
 
-def events_to_xarray(log: EventLog) -> Any:
+def events_to_xarray(log: EventLog) -> xr.Dataset:
     """The events as a dataset."""
     xr = need("xarray", "data", "sol.events.to_xarray()")
     _one_log(log, "sol.events.to_xarray()")

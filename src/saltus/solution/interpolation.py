@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 
+from ..base.types import HostArray, Numbers
 from ..simulate.save_times import tolerance
 from .trajectory import Course
 
@@ -14,7 +13,7 @@ NODES = 0.5 - 0.5 * np.cos(np.pi * np.arange(9) / 8)  # Chebyshev points, both e
 BETWEEN = 0.5 * (NODES[1:] + NODES[:-1])
 
 
-def matrix_to(fractions: Any) -> np.ndarray:
+def matrix_to(fractions: Numbers) -> np.ndarray:
     """Barycentric interpolation from the nodes to `fractions` of a step (rows sum to 1)."""
     signs = np.where(np.arange(len(NODES)) % 2, -1.0, 1.0)
     signs[[0, -1]] *= 0.5
@@ -25,7 +24,7 @@ def matrix_to(fractions: Any) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def interpolated(kept: Course, start: Any, t: np.ndarray, side: str) -> Any:
+def interpolated(kept: Course, start: HostArray, t: np.ndarray, side: str) -> HostArray:
     first, last = kept.t[:, 0], kept.t[:, -1]
     sign = -1.0 if last[-1] < first[0] else 1.0
     flat = t.reshape(-1)

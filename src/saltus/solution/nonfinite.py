@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.leaves import Leaves, select, spelled
-from ..base.names import expression
+from ..base.names import entry_name, expression
+from ..base.types import Array, HostArray, Scalar
 from ..model.algebraic_states import hidden, solved
 from ..model.model import At, Model, Par
-from ..simulate.record import action_of
 
-DECADES = 18  # how closely to where a solve stopped functions are tried, in powers of ten
-CLOSER = 3  # rounds, each twenty times as close
+if TYPE_CHECKING:
+    from ..system.hybrid import Instant
+    from .solution import Solution
+
+DECADES_AHEAD = 18  # powers of ten in the distance at which functions are tried
+CLOSER_ROUNDS = 3  # each twenty times as close
+
+T = TypeVar("T")
 
 
 class Culprit(NamedTuple):
-    """A function that gave a value that is not finite."""
+    """A function that returned a value that is not finite."""
 
     name: str  # with its component
     value: float
@@ -34,8 +40,8 @@ class Culprit(NamedTuple):
         return f"{self.name} is {self.value}{where}"
 
 
-def find(sol: Any) -> list[Culprit]:
-    """Who is to blame for a state that could not be gone on with; the likeliest cause first."""
+def find(sol: Solution) -> list[Culprit]:
+    """What made the state at which the solve stopped not finite; the likeliest cause first."""
     model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
     blamed = [*_parameters(model, par), *broken_reset(sol)]
     blamed += [] if blamed else _start(sol)
@@ -57,14 +63,14 @@ def _parameters(model: Model, par: Par) -> list[Culprit]:
 _SIGNAL = ("its times", "its values")
 
 
-def _start(sol: Any) -> list[Culprit]:
+def _start(sol: Solution) -> list[Culprit]:
     """States that were not finite to begin with."""
     if int(sol.tape.n):
         return []
     return _states(sol.last, "the start's ")
 
 
-def _states(now: Any, whose: str = "") -> list[Culprit]:
+def _states(now: Instant, whose: str = "") -> list[Culprit]:
     found = []
     for tree, root in ((now.x, "x"), (now.z, "z"), (now.d, "d")):
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -81,13 +87,12 @@ def nan_parameters(model: Model, par: Par) -> str:
 
 
 # -- jumps --------------------------------------------------------------------------------------
-def broken_reset(sol: Any) -> list[Culprit]:
-    """The last event's reset, if it made something of numbers that is none."""
-    n = int(sol.tape.n)
-    place = int(action_of(int(sol.tape.kind[n - 1]))) if n else -1
-    if place < 0 or not sol.spec.model.actions[place].logged:
+def broken_reset(sol: Solution) -> list[Culprit]:
+    """The last event's reset, if it turned finite states into NaN or infinity."""
+    fired = sol.tape.last_action(sol.spec.model)
+    if fired is None or not fired.logged:
         return []
-    name, log = sol.spec.model.actions[place].name, sol.events
+    name, log = fired.name, sol.events
     before, after = (jax.tree.map(lambda v: v[-1], v) for v in (log.before, log.after))
     if _states(before):
         return []
@@ -106,14 +111,14 @@ def _planned(model: Model, at: At) -> list[Culprit]:
 
 
 # -- functions along the motion -----------------------------------------------------------------
-def ahead(sol: Any, reach: float = 1.0) -> list[Culprit]:
-    """The first function that is not finite where a solve stopped, or a part of the span on."""
+def ahead(sol: Solution, reach: float = 1.0) -> list[Culprit]:
+    """The first function that is not finite where a solve stopped, or a little further on."""
     model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
-    lengths = np.concatenate([[0.0], reach * span(sol) * 10.0 ** np.arange(-DECADES, 0.5)])
+    lengths = np.concatenate([[0.0], reach * span(sol) * 10.0 ** np.arange(-DECADES_AHEAD, 0.5)])
     k, bad = _first_along(model, at, par, lengths)
     if bad is None:
         return []
-    for _ in range(CLOSER):
+    for _ in range(CLOSER_ROUNDS):
         if k == 0:
             break
         lengths = np.linspace(lengths[k - 1], lengths[k], len(lengths))
@@ -122,7 +127,7 @@ def ahead(sol: Any, reach: float = 1.0) -> list[Culprit]:
     return [bad]
 
 
-def span(sol: Any) -> float:
+def span(sol: Solution) -> float:
     """The time from start to end."""
     return abs(float(sol.tape.t1 - sol.tape.t0))
 
@@ -140,12 +145,12 @@ def _first_along(model: Model, at: At, par: Par, lengths: np.ndarray) -> tuple[i
     return 0, None
 
 
-def on_the_line(model: Model, at: At, par: Par, lengths: Any, look: Callable[[At], Any]) -> Any:
+def on_the_line(model: Model, at: At, par: Par, lengths: Array, look: Callable[[At], T]) -> T:
     """What `look` sees at some lengths ahead along a straight line, with z as it is here."""
     sign = jnp.where(par.backward, -1.0, 1.0)
     k = model.flow(at, par)
 
-    def one(h: Any) -> Any:
+    def one(h: Scalar) -> T:
         moved = [v + (sign * h * d).astype(v.dtype) for v, d in zip(at.w, k, strict=False)]
         return look(model.with_moving(at, moved, tau=at.tau + sign * h))
 
@@ -153,7 +158,7 @@ def on_the_line(model: Model, at: At, par: Par, lengths: Any, look: Callable[[At
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
-def _tried(model: Model, at: At, par: Par, lengths: Any) -> list:
+def _tried(model: Model, at: At, par: Par, lengths: Array) -> list:
     """What every function gives at some lengths ahead along a straight line."""
 
     def look(here: At) -> list:
@@ -181,7 +186,7 @@ def _labels(model: Model) -> tuple[list[str], list[str | None]]:
     return names, events
 
 
-def weightless(sol: Any) -> str:
+def weightless(sol: Solution) -> str:
     """A state that is zero and stays so: without `atol` its error is 0 / 0."""
     model, at = sol.spec.model, sol.tape.end
     flow = model.flow(at, sol.tape.par())
@@ -192,8 +197,8 @@ def weightless(sol: Any) -> str:
 
 
 # -- outputs ------------------------------------------------------------------------------------
-def silent_output(sol: Any) -> str:
-    """Says so if an output function gave NaN at a time that was reached."""
+def silent_output(sol: Solution) -> str:
+    """A sentence, if an output function gave NaN at a time that was reached."""
     times, reached = np.atleast_1d(sol.t), np.atleast_1d(sol.reached)
     if not np.any(reached):
         return ""
@@ -207,20 +212,22 @@ def silent_output(sol: Any) -> str:
     return ""
 
 
-def listed(names: Any, values: Any) -> str:
+def listed(names: Sequence[str], values: Sequence[Array | HostArray]) -> str:
     """Values by name; of an array the largest."""
     shown = []
     for name, value in zip(names, values, strict=True):
         v = np.asarray(value)
         if v.ndim:
             worst = np.unravel_index(int(np.argmax(np.abs(v))), v.shape)
-            shown.append(f"{name}[{', '.join(map(str, worst))}] = {v[worst]:.3g}")
+            shown.append(f"{entry_name(name, worst)} = {v[worst]:.3g}")
         else:
             shown.append(f"{name} = {float(v):.3g}")
     return ", ".join(shown)
 
 
-def _first_bad(name: str, value: Any, nan_only: bool = False, entry: str = "") -> Culprit | None:
+def _first_bad(
+    name: str, value: Array | HostArray, nan_only: bool = False, entry: str = ""
+) -> Culprit | None:
     """The first entry that is not finite, by name."""
     if not hasattr(value, "dtype") or not jnp.issubdtype(value.dtype, jnp.floating):
         return None
@@ -229,7 +236,8 @@ def _first_bad(name: str, value: Any, nan_only: bool = False, entry: str = "") -
     if not bad.any():
         return None
     index = tuple(int(k) for k in np.argwhere(bad)[0])
-    inside = ", ".join(map(str, index))
-    if value.ndim:
-        name += f"{entry}{inside}" if entry else f"[{inside}]"
+    if entry and value.ndim:
+        name += entry + ", ".join(map(str, index))
+    else:
+        name = entry_name(name, index)
     return Culprit(name, float(value[index]))

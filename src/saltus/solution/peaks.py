@@ -13,116 +13,120 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..simulate.record import FLOW, Spec, is_reset
+from ..base.types import Array, Flag, Scalar, Whole
+from ..simulate.record import Spec
 from .tape import Tape, along_row
 
-PARTS = 8  # cells of a step
-KEPT = 8  # cells that are followed
-ROUNDS = 60  # evaluations on the way to a place where the quantity stands still
-SHARP = 1e-2  # of the slopes at the ends of a cell: a larger one in between is a kink
-STEEP = 1e-6  # of the largest slope of all: what is taken for zero
+CELLS_PER_STEP = 8
+FOLLOWED_CELLS = 8  # the most promising ones
+MAX_EVALUATIONS = 60  # on the way to a stationary point
+KINK_SLOPE = 1e-2  # relative to the slopes at the ends of a cell: a steeper one inside is a kink
+ZERO_SLOPE = 1e-6  # relative to the largest slope of all
 
 
 class Cell(NamedTuple):
     """Parts `a` to `b` of a row, with values and slopes (by the part) at both ends."""
 
-    row: Any
-    a: Any
-    b: Any
-    va: Any
-    vb: Any
-    sa: Any
-    sb: Any
-    best: Any  # an estimate of the largest value inside
-    at: Any  # the part of the row where that is
+    row: Whole
+    a: Scalar
+    b: Scalar
+    va: Scalar
+    vb: Scalar
+    sa: Scalar
+    sb: Scalar
+    best: Scalar  # an estimate of the largest value inside
+    at: Scalar  # the part of the row where that is
 
 
 class Walk(NamedTuple):
-    """A look at every cell of every row, one after the other."""
+    """The state of a loop over all cells of all rows."""
 
-    k: Any  # the row, and which of its cells ends here
-    j: Any
-    value: Any  # where the cell begins, and the slope there
-    slope: Any
-    flowed: Any  # since the last jump; in the row before
-    flows: Any
+    k: Whole  # the row, and which of its cells ends here
+    j: Whole
+    value: Scalar  # where the cell begins, and the slope there
+    slope: Scalar
+    flowed: Flag  # since the last jump; in the row before
+    flows: Flag
     kept: Cell  # the best cells so far
-    peak: Any  # the largest value at an edge, and the row that starts there
-    edge: Any
-    missing: Any
-    steepest: Any  # slope by time
+    peak: Scalar  # the largest value at an edge, and the row that starts there
+    edge: Whole
+    missing: Flag
+    steepest: Scalar  # slope by time
 
 
 class Found(NamedTuple):
     """Where the largest value is: inside a row or at a state, and whether that is a kink."""
 
-    row: Any
-    part: Any
-    inside: Any
-    edge: Any  # the row at whose start it is, if not inside
-    kink: Any
-    missing: Any  # somewhere the quantity is not a number
+    row: Whole
+    part: Scalar
+    inside: Flag
+    edge: Whole  # the row at whose start it is, if not inside
+    kink: Flag
+    missing: Flag  # somewhere the quantity is not a number
 
 
-def find(spec: Spec, tape: Tape, quantity: Callable, places: int, rtol: Any) -> Found:
-    """Where the quantity is largest: along all cells, then to the top of the best of them."""
+def find(spec: Spec, tape: Tape, quantity: Callable, places: int, rtol: Scalar) -> Found:
+    """Where the quantity is largest: all cells are sampled, the best ones followed to the top."""
     par = tape.par()
 
-    def look(k: Any, part: Any) -> tuple[Any, Any]:
-        def value(part: Any) -> Any:
+    def look(k: Whole, part: Scalar) -> tuple[Any, Any]:
+        def value(part: Scalar) -> Scalar:
             return quantity(along_row(spec, tape, k, part * _length(tape, k)), par)
 
         return jax.jvp(value, (part,), (jnp.ones_like(part),))
 
-    some = jnp.argmax(tape.kind == FLOW)  # a row that flows, if there is one
+    some = tape.first_flow_row()
     walk = jax.lax.while_loop(
         lambda w: w.k <= tape.n,
         functools.partial(_walked, tape, quantity, look, places),
         _first_walk(some),
     )
 
-    def follow(j: Any, best: tuple) -> tuple:
+    def follow(j: Whole, best: tuple) -> tuple:
         cell = jax.tree.map(lambda v: v[j], walk.kept)
         found = (cell.row, *_followed(cell, functools.partial(look, cell.row)))
-        sharp = jnp.abs(found[3]) > SHARP * jnp.maximum(jnp.abs(cell.sa), jnp.abs(cell.sb))
+        sharp = jnp.abs(found[3]) > KINK_SLOPE * jnp.maximum(jnp.abs(cell.sa), jnp.abs(cell.sb))
         found = (*found, sharp)
         better = (cell.best > -jnp.inf) & (found[2] > best[2])
         return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
 
     none = (some, jnp.full((), 0.5), jnp.full((), -jnp.inf), jnp.zeros(()), jnp.zeros((), bool))
-    row, part, top, slope, sharp = jax.lax.fori_loop(0, KEPT, follow, none)
+    row, part, top, slope, sharp = jax.lax.fori_loop(0, FOLLOWED_CELLS, follow, none)
     inside = top > walk.peak
-    zero = jnp.maximum(STEEP, 10.0 * rtol) * walk.steepest
+    zero = jnp.maximum(ZERO_SLOPE, 10.0 * rtol) * walk.steepest
     kink = inside & sharp & (jnp.abs(slope) > zero * jnp.abs(_length(tape, row)))
     row, part = jnp.where(inside, row, some), jnp.where(inside, part, 0.5)
     return Found(row, part, inside, walk.edge, kink, walk.missing)
 
 
-def _first_walk(row: Any) -> Walk:
+def _first_walk(row: Whole) -> Walk:
     zero, off, number = jnp.zeros(()), jnp.zeros((), bool), jnp.zeros((), int)
-    blank, none = jnp.zeros((KEPT,)), jnp.full((KEPT,), -jnp.inf)
-    kept = Cell(jnp.full((KEPT,), row), blank, blank, blank, blank, blank, blank, none, blank)
+    blank, none = jnp.zeros((FOLLOWED_CELLS,)), jnp.full((FOLLOWED_CELLS,), -jnp.inf)
+    kept = Cell(
+        jnp.full((FOLLOWED_CELLS,), row), blank, blank, blank, blank, blank, blank, none, blank
+    )
     low = jnp.full((), -jnp.inf)
     return Walk(number, number, zero, zero, off, off, kept, low, number, off, zero)
 
 
-def _length(tape: Tape, k: Any) -> Any:
+def _length(tape: Tape, k: Whole) -> Scalar:
     return tape.tau[jnp.minimum(k + 1, tape.n)] - tape.tau[jnp.minimum(k, tape.n)]
 
 
 def _walked(tape: Tape, quantity: Callable, look: Callable, places: int, walk: Walk) -> Walk:
-    """One place further.
+    """The next sample.
 
     The edges are the start, the end, and both sides of every jump. A state in the middle of a chain
     of jumps is on neither side. The last bit of flow up to a jump is no place of its own: the
     jump's row starts there, with the derivative of its time."""
     k, j, first = walk.k, walk.j, walk.j == 0
     inside = k < tape.n
-    kind = tape.kind[jnp.minimum(k, tape.kind.shape[0] - 1)]
-    flow, jump = inside & (kind == FLOW), inside & is_reset(kind)
+    flow, jump = tape.flows(k), tape.resets(k)
     length = _length(tape, k)
     share = jnp.abs(length / jnp.where(tape.end.tau == 0, 1.0, tape.end.tau))
-    parts = jnp.maximum(PARTS, jnp.ceil(places * jnp.where(share < 1, share, 1.0)).astype(int))
+    parts = jnp.maximum(
+        CELLS_PER_STEP, jnp.ceil(places * jnp.where(share < 1, share, 1.0)).astype(int)
+    )
     here = jnp.minimum(j / parts, 1.0)
     edge = first & ((k == 0) | ~inside | (jump & walk.flowed) | (flow & ~walk.flows))
     at_edge = jax.lax.cond(
@@ -131,7 +135,7 @@ def _walked(tape: Tape, quantity: Callable, look: Callable, places: int, walk: W
     value, slope = jax.lax.cond(
         flow, lambda: look(k, here), lambda: (jnp.full((), -jnp.inf), jnp.zeros(()))
     )
-    after = (k + 1 < tape.n) & (tape.kind[jnp.minimum(k + 1, tape.kind.shape[0] - 1)] == FLOW)
+    after = tape.flows(k + 1)
     cell = Cell(k, here - 1.0 / parts, here, walk.value, value, walk.slope, slope, value, here)
     cell = _judged(cell, (j > 1) | walk.flows, (j < parts) | after)
     better, more = at_edge > walk.peak, flow & (j < parts)
@@ -147,19 +151,19 @@ def _walked(tape: Tape, quantity: Callable, look: Callable, places: int, walk: W
     )  # fmt: skip
 
 
-def _kept(kept: Cell, cell: Cell, real: Any) -> Cell:
+def _kept(kept: Cell, cell: Cell, real: Flag) -> Cell:
     """The cells that are kept, with this one in place of the least if it is better."""
     worst = jnp.argmin(kept.best)
     take = real & (cell.best > kept.best[worst])
 
-    def one(old: Any, new: Any) -> Any:
+    def one(old: Array, new: Scalar) -> Array:
         new = jnp.where(take, new, old[worst]).astype(old.dtype)
         return jax.lax.dynamic_update_index_in_dim(old, new, worst, 0)
 
     return jax.tree.map(one, kept, cell)
 
 
-def _judged(cell: Cell, from_start: Any, to_end: Any) -> Cell:
+def _judged(cell: Cell, from_start: Flag, to_end: Flag) -> Cell:
     """The cell with an estimate of its largest value, by a cubic through both ends.
 
     An end of a row counts where the flow goes on in the next; else it is an edge."""
@@ -211,10 +215,10 @@ def _followed(cell: Cell, look: Callable) -> tuple[Any, Any, Any]:
         )
         return count + 1, low, high, fl, fh, jnp.where(up, 1, -1), best
 
-    def going(carry: tuple) -> Any:
+    def going(carry: tuple) -> Flag:
         count, low, high, *_, (_, _, slope) = carry
         wide = high - low > 4 * jnp.finfo(jnp.float64).eps
-        return between & (count < ROUNDS) & wide & (slope != 0)
+        return between & (count < MAX_EVALUATIONS) & wide & (slope != 0)
 
     zero = jnp.zeros((), int)
     start = (zero, low, high, fl, fh, zero, (cell.at, *look(cell.at)))

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..base.extras import need
-from ..base.names import label, named, unit_of
+from ..base.names import entry_name, label, named, unit_of
 from ..base.tracing import is_traced
+from ..base.types import HostArray, Numbers
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .event_log import EventLog
+    from .files import SavedSolution
+    from .solution import Solution
+    from .trajectory import Course
 
 COLOURS = ["#1b6ca8", "#d1495b", "#2e8b6f", "#e39b2d", "#7a5195", "#5c6b73", "#a0522d", "#3aa6b9"]
 EVENT_COLOURS = ["#8a94a0", "#c77f5a", "#6d9a7c", "#9b7fb8", "#b8a04a"]
-PANELS = 8
-LINES = 40  # more events than this are drawn as ticks on the axis instead of lines
-COLUMNS = 800  # that a panel has, about; more steps than eight times that are drawn as a range
-LONG = 8 * COLUMNS
-BANDS = 400  # stays in modes that are shaded
-HELD = 1e-12  # of the range of a curve: what it may change by between jumps to be a stair
+MAX_PANELS = 8
+MAX_EVENT_LINES = 40  # more events are drawn as ticks on the axis
+PANEL_COLUMNS = 800  # about; with eight times as many steps, ranges are drawn
+MAX_DRAWN_STEPS = 8 * PANEL_COLUMNS
+MAX_MODE_BANDS = 400  # stays in modes that are shaded
+HELD_CHANGE = 1e-12  # relative to the range of a curve: less between jumps makes it a stair
 
 LOOK = {
     "axes.grid": True,
@@ -45,7 +58,7 @@ LOOK = {
 }
 
 
-def pyplot() -> Any:
+def pyplot() -> ModuleType:
     """matplotlib's pyplot with our look, or an error that says what to install."""
     plt = need("matplotlib.pyplot", "plot", "plotting")
     from cycler import cycler  # comes with matplotlib
@@ -55,14 +68,18 @@ def pyplot() -> Any:
 
 
 def plot(
-    sol: Any, *names: str, points: int = 2000, inputs: bool = False, discrete: bool = False
-) -> Any:
+    sol: Solution | SavedSolution,
+    *names: str,
+    points: int = 2000,
+    inputs: bool = False,
+    discrete: bool = False,
+) -> Figure:
     """Outputs over time with the events marked: one panel per output. Returns the figure."""
     plt = need("matplotlib.pyplot", "plot", "sol.plot()")
     _one_concrete(sol)
     steps = max(1, int(sol.stats.rows))
     fractions = np.linspace(0.0, 1.0, int(np.clip(points // steps, 3, 65)))
-    fractions = None if steps > LONG else fractions
+    fractions = None if steps > MAX_DRAWN_STEPS else fractions
     course = sol.course(fractions)
     chosen = _choose(sol, named(course.y, "y"), fractions, names, inputs, discrete)
     with plt.rc_context(LOOK):
@@ -75,7 +92,7 @@ def plot(
         for axis, (name, values) in zip(axes, chosen.items(), strict=True):
             flat = values.reshape(*values.shape[:2], -1).astype(float)
             for k in range(flat.shape[-1]):
-                text = f"{name}[{k}]" if flat.shape[-1] > 1 else None
+                text = entry_name(name, [k]) if flat.shape[-1] > 1 else None
                 curve(axis, course, flat[..., k], COLOURS[k % len(COLOURS)], text)
             if 1 < flat.shape[-1] <= len(COLOURS):
                 axis.legend(loc="best", ncols=2)
@@ -83,13 +100,13 @@ def plot(
             axis.margins(x=0.01)
         unit = unit_of(sol.units, "t")
         axes[-1].set_xlabel(f"t [{unit}]" if unit else "t")
-        if len(course.t) > LONG:
+        if len(course.t) > MAX_DRAWN_STEPS:
             words = f"{len(course.t):,} steps: smallest to largest value in each column"
             axes[-1].set_title(words, loc="right", fontsize=8, color="#5c6b73")
     return figure
 
 
-def _one_concrete(sol: Any) -> None:
+def _one_concrete(sol: Solution | SavedSolution) -> None:
     if is_traced((sol.t, sol.result, sol.y)):
         raise TypeError(
             "sol.plot() needs numbers, but this is traced by jit, vmap or grad. Plot outside of "
@@ -103,7 +120,12 @@ def _one_concrete(sol: Any) -> None:
 
 
 def _choose(
-    sol: Any, outputs: dict[str, Any], fractions: Any, names: Any, inputs: bool, discrete: bool
+    sol: Solution | SavedSolution,
+    outputs: dict[str, Any],
+    fractions: Numbers | None,
+    names: Sequence[str],
+    inputs: bool,
+    discrete: bool,
 ) -> dict[str, Any]:
     """What is drawn, by name: outputs, and on request discrete states, inputs and states."""
     known, groups = dict(outputs), {}
@@ -117,7 +139,7 @@ def _choose(
     chosen = {name: known[name] for name in names} or dict(outputs)
     for wanted, group in ((inputs, "u"), (discrete, "d")):
         chosen |= groups[group] if wanted else {}
-    if len(chosen) > PANELS:
+    if len(chosen) > MAX_PANELS:
         raise ValueError(
             f"sol.plot(): {len(chosen)} outputs are too many for one figure. Name some: "
             f'sol.plot("{next(iter(chosen))}"). There are {list(known)}.'
@@ -125,7 +147,7 @@ def _choose(
     return chosen
 
 
-def _others(sol: Any, fractions: Any) -> dict[str, dict[str, Any]]:
+def _others(sol: Solution | SavedSolution, fractions: Numbers | None) -> dict[str, dict[str, Any]]:
     """Everything that an instant has, by group and name."""
     now = sol.course(fractions, whole=True).y
     return {
@@ -139,13 +161,18 @@ def _others(sol: Any, fractions: Any) -> dict[str, dict[str, Any]]:
 
 
 def curve(
-    axis: Any, course: Any, values: Any, colour: str, text: str | None = None, **style: Any
+    axis: Axes,
+    course: Course,
+    values: HostArray,
+    colour: str,
+    text: str | None = None,
+    **style: Any,
 ) -> None:
     """One output: a line per piece, and both limits where it jumps. `style` is of the line.
 
     Stairs where it is held between jumps, and the range of each column where there are many steps.
     """
-    if len(values) > LONG:
+    if len(values) > MAX_DRAWN_STEPS:
         _range(axis, course.t, values, colour, text, **style)
         return
     breaks = np.flatnonzero(np.diff(course.piece)) + 1
@@ -156,7 +183,7 @@ def curve(
         return
     pieces = np.split(np.arange(len(values)), breaks)
     lines = [(course.t[rows].reshape(-1), values[rows].reshape(-1)) for rows in pieces]
-    if len(lines) > LINES:  # one line with gaps is faster than many
+    if len(lines) > MAX_EVENT_LINES:  # one line with gaps is faster than many
         lines = [
             tuple(
                 np.concatenate([np.append(v, np.nan) for v in part])
@@ -168,7 +195,7 @@ def curve(
     before, after = values[breaks - 1, -1], values[breaks, 0]
     jumps = np.abs(after - before) > 1e-9 * span
     at = course.t[breaks, 0][jumps]
-    if 0 < len(at) <= LINES:
+    if 0 < len(at) <= MAX_EVENT_LINES:
         size = 4 if style.get("lw", 2) > 1 else 2.5
         axis.vlines(at, before[jumps], after[jumps], color=colour, lw=0.9, ls=(0, (1, 2)))
         axis.plot(at, before[jumps], "o", mfc="white", mec=colour, ms=size, mew=1.1)
@@ -178,13 +205,15 @@ def curve(
 def _held(values: np.ndarray, piece: np.ndarray, span: float) -> bool:
     """Whether a curve is constant between jumps, and not everywhere."""
     first = np.searchsorted(piece, piece)  # the row at which each row's piece starts
-    return span > 0 and bool(np.nanmax(np.abs(values - values[first, :1])) <= HELD * span)
+    return span > 0 and bool(np.nanmax(np.abs(values - values[first, :1])) <= HELD_CHANGE * span)
 
 
-def _range(axis: Any, t: Any, values: Any, colour: str, text: str | None, **style: Any) -> None:
+def _range(
+    axis: Axes, t: HostArray, values: HostArray, colour: str, text: str | None, **style: Any
+) -> None:
     """The smallest and largest value in each column of a panel, with their outlines."""
     t, values = t.reshape(-1), values.reshape(-1)
-    edges = np.linspace(t[0], t[-1], COLUMNS + 1)
+    edges = np.linspace(t[0], t[-1], PANEL_COLUMNS + 1)
     place = np.searchsorted(t, edges[1:-1]) if t[-1] > t[0] else np.searchsorted(-t, -edges[1:-1])
     starts = np.unique(np.concatenate([[0], place[place < len(t)]]))
     low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
@@ -200,14 +229,14 @@ def _range(axis: Any, t: Any, values: Any, colour: str, text: str | None, **styl
     axis.plot(at, high, color=colour, lw=width, label=text, **style)
 
 
-def _events(sol: Any, axes: Any) -> None:
+def _events(sol: Solution | SavedSolution, axes: Sequence[Axes]) -> None:
     """Vertical lines, one colour per event, named above the first panel."""
     line = need("matplotlib.lines", "plot", "sol.plot()").Line2D
     handles = []
     for j, (name, times) in enumerate(_kinds(sol.events).items()):
         colour = EVENT_COLOURS[j % len(EVENT_COLOURS)]
         for axis in axes:
-            if int(sol.events.count) > LINES:
+            if int(sol.events.count) > MAX_EVENT_LINES:
                 blended, at = axis.get_xaxis_transform(), _columns(times)
                 axis.plot(at, np.full(len(at), 0.01), "|", color=colour, transform=blended)
             else:
@@ -221,7 +250,7 @@ def _events(sol: Any, axes: Any) -> None:
         )
 
 
-def _kinds(log: Any) -> dict[str, np.ndarray]:
+def _kinds(log: EventLog) -> dict[str, np.ndarray]:
     """The times of each kind of event; the two events of a sliding surface by what they do."""
     count = int(log.count)
     which, times = np.asarray(log.which)[:count], np.asarray(log.t)[:count]
@@ -237,19 +266,21 @@ def _kinds(log: Any) -> dict[str, np.ndarray]:
 
 def _columns(times: np.ndarray) -> np.ndarray:
     """Of many times, one in each column of a panel."""
-    if len(times) <= COLUMNS:
+    if len(times) <= PANEL_COLUMNS:
         return times
     return times[
-        np.unique(((times - times[0]) / np.ptp(times) * COLUMNS).astype(int), return_index=True)[1]
+        np.unique(
+            ((times - times[0]) / np.ptp(times) * PANEL_COLUMNS).astype(int), return_index=True
+        )[1]
     ]
 
 
-def _modes(sol: Any, course: Any, axes: Any) -> None:
+def _modes(sol: Solution | SavedSolution, course: Course, axes: Sequence[Axes]) -> None:
     """A band of colour for each stay in a mode, named where there is room."""
     if not sol.modes or course.mode is None or not len(course.mode):
         return
     borders = np.flatnonzero(np.diff(course.mode)) + 1
-    if len(borders) > BANDS:
+    if len(borders) > MAX_MODE_BANDS:
         return
     whole = abs(course.t[-1, -1] - course.t[0, 0])
     for rows in np.split(np.arange(len(course.mode)), borders):

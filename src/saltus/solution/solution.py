@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -15,6 +16,7 @@ from ..base.leaves import check_precision
 from ..base.pickling import Unchanging
 from ..base.results import KINDS, Result, SolveError
 from ..base.tracing import is_tracer
+from ..base.types import Array, Leaves, Numbers, Scalar, Tree, Units, Whole
 from ..simulate.record import Pace, Spec
 from ..system.hybrid import Instant
 from .description import describe, describe_stats, mode_name
@@ -25,26 +27,41 @@ from .step_failure import slowed
 from .tape import Tape, read, read_events, read_instants
 from .trajectory import Course, course
 
+if TYPE_CHECKING:
+    from os import PathLike
+    from pathlib import Path
+
+    import pandas as pd
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    from ..trust import Certificate
+    from .files import SavedSolution
+
 
 class Stats(eqx.Module):
     """What the solve cost."""
 
-    steps: Any  # attempts, rejected ones and those of event location included
-    rejected: Any
-    evaluations: Any  # of the flow
-    rows: Any
-    events: Any
-    touches: Any  # guards that came to zero and turned back
+    steps: Whole  # attempts, rejected ones and those of event location included
+    rejected: Whole
+    evaluations: Whole  # of the flow
+    rows: Whole
+    events: Whole
+    touches: Whole  # guards that came to zero and turned back
 
     def __repr__(self) -> str:
         return describe_stats(self)
 
 
 class Presented:
-    """What every solution, fresh or loaded, shows of itself."""
+    """What fresh and loaded solutions have in common: text, figures, files, tables."""
+
+    @property
+    def _whole(self) -> Solution | SavedSolution:
+        return self  # type: ignore[return-value]  # the two that inherit from this class
 
     def __repr__(self) -> str:
-        return describe(self)
+        return describe(self._whole)
 
     if not TYPE_CHECKING:
 
@@ -55,7 +72,7 @@ class Presented:
 
     def plot(
         self, *names: str, points: int = 2000, inputs: bool = False, discrete: bool = False
-    ) -> Any:
+    ) -> Figure:
         """A figure of the outputs over time, events marked, both limits drawn at jumps.
 
         `names` choose what is drawn (all outputs by default): outputs, and states, discrete states
@@ -66,38 +83,38 @@ class Presented:
         """
         from .plotting import plot
 
-        return plot(self, *names, points=points, inputs=inputs, discrete=discrete)
+        return plot(self._whole, *names, points=points, inputs=inputs, discrete=discrete)
 
-    def save(self, path: Any) -> Any:
+    def save(self, path: str | PathLike[str]) -> Path:
         """Write the solution to an `.npz` file and return its path; `Solution.load` reads it."""
         from .files import save
 
-        return save(self, path)
+        return save(self._whole, path)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pd.DataFrame:
         """A data frame of the saved outputs, time as index, units in the columns' names.
 
         Needs the extra `data`. A batch gets its numbers as a first level of the index.
         """
         from .frames import to_pandas
 
-        return to_pandas(self)
+        return to_pandas(self._whole)
 
-    def to_csv(self, path: Any) -> Any:
+    def to_csv(self, path: str | PathLike[str]) -> Path:
         """Write the saved outputs to a CSV file, units in its header, and return its path."""
         from .frames import to_csv
 
-        return to_csv(self, path)
+        return to_csv(self._whole, path)
 
-    def to_xarray(self) -> Any:
+    def to_xarray(self) -> xr.Dataset:
         """A dataset of the saved outputs along `t`, units as attributes. Needs the extra `data`."""
         from .frames import to_xarray
 
-        return to_xarray(self)
+        return to_xarray(self._whole)
 
 
-def check_lane(sol: Any, lane: Any) -> None:
-    """Refuses an index of what is no batch, and names."""
+def check_lane(sol: Solution | SavedSolution, lane: object) -> None:
+    """Refuses names, and any index where the solution is not a batch."""
     if isinstance(lane, str):
         raise TypeError(
             f'sol["{lane}"]: a solution has no entries by name. Write sol.y["{lane}"] for saved '
@@ -107,7 +124,7 @@ def check_lane(sol: Any, lane: Any) -> None:
         raise TypeError("this is one solution, not a batch: sol[k] is for solves under vmap.")
 
 
-def check_inside(sol: Any, t: Any) -> None:
+def check_inside(sol: Solution | SavedSolution, t: Numbers) -> None:
     """Refuses times that no solution of a batch has reached, where all of them are known."""
     if any(map(is_tracer, (t, sol.start, sol.last.t))):
         return
@@ -128,29 +145,30 @@ def check_inside(sol: Any, t: Any) -> None:
 class Solution(Presented, Extremes, Unchanging, eqx.Module):
     """The result of a solve. Every float in it is differentiable."""
 
-    t: Any
-    y: Any
-    reached: Any
-    integral: Any  # of the rate, from the start to the end
-    integrals: Any  # the same up to the saved times
+    t: Array
+    y: Tree
+    reached: Array
+    integral: Tree  # of the rate, from the start to the end
+    integrals: Tree  # the same up to the saved times
     final: Instant
-    result: Any
+    result: Whole
     stats: Stats
     last: Instant  # where the solve stopped, whatever the reason
     tape: Tape = eqx.field(repr=False)
     pace: Pace = eqx.field(repr=False)
     spec: Spec = eqx.field(static=True, repr=False)
     max_events: int = eqx.field(static=True, repr=False)
-    units: Any = eqx.field(static=True, repr=False)
-    adapt: Any = eqx.field(static=True, repr=False, default=None)  # to the user's own instants
-    tolerance: Any = eqx.field(repr=False, default=None)  # relative, and absolute of each leaf
+    units: Units = eqx.field(static=True, repr=False)
+    # From the states that are solved for to the user's own, where these differ.
+    adapt: Callable[[Instant], Instant] | None = eqx.field(static=True, repr=False)
+    tolerance: tuple[Scalar, Leaves] = eqx.field(repr=False)  # relative, and absolute by leaf
     on_grazing: str = eqx.field(static=True, repr=False, default="record")
 
     def __repr__(self) -> str:
         return describe(self, slowed(self))
 
     def __reduce__(self) -> tuple:
-        """In another process, the numbers of a solution, as in a file; not its model."""
+        """Pickling keeps the numbers of a solution, as a file does, and not its model."""
         from .files import pickled, unpickled
 
         return unpickled, (pickled(self),)
@@ -166,12 +184,12 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
         return self.spec.model.modes
 
     @property
-    def start(self) -> Any:
+    def start(self) -> Scalar:
         """The time at which the solve started."""
         return self.tape.t0
 
     @property
-    def certificate(self) -> Any:
+    def certificate(self) -> Certificate:
         """Whether derivatives of this solution can be trusted, and how far they reach."""
         from ..trust import certificate
 
@@ -202,12 +220,12 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
             self.tape.depends,
         )  # fmt: skip
 
-    def __getitem__(self, lane: Any) -> Solution:
+    def __getitem__(self, lane: int | slice | Array) -> Solution:
         """One solution of a batch made with `vmap`."""
         check_lane(self, lane)
         return jax.tree.map(lambda v: v[lane], self)
 
-    def course(self, fractions: Any = None, whole: bool = False) -> Course:
+    def course(self, fractions: Numbers | None = None, whole: bool = False) -> Course:
         """The output at `fractions` of every step (or at its ends), for plots and files.
 
         `whole` gives instants with all states instead of outputs.
@@ -216,32 +234,34 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
         return found._replace(y=self.adapt(found.y)) if whole and self.adapt else found
 
     @staticmethod
-    def load(path: Any) -> Any:
+    def load(path: str | PathLike[str]) -> SavedSolution:
         """A solution that was written with `save`: all its numbers, but no derivatives."""
         from .files import load
 
         return load(path)
 
-    def __call__(self, t: Any, side: str = "right") -> Any:
+    def __call__(self, t: Numbers, side: str = "right") -> Tree:
         """The output at any time; `side="left"` gives the limit from before a jump.
 
         A time that was not reached is an error; inside `jit` the output there is NaN.
         """
         return self._read(lambda *given: read(*given)[0], t, side)
 
-    def at(self, t: Any, side: str = "right") -> Instant:
+    def at(self, t: Numbers, side: str = "right") -> Instant:
         """The instant at any time: states, discrete states, inputs. Times may be an array."""
         now = self._read(read_instants, t, side)
         return now if self.adapt is None else self.adapt(now)
 
-    def _read(self, reader: Any, t: Any, side: str) -> Any:
+    def _read(
+        self, reader: Callable[[Spec, Tape, Array, str], Tree], t: Numbers, side: str
+    ) -> Tree:
         if side not in ("right", "left"):
             raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
         check_precision()
         times = jnp.asarray(t, dtype=jnp.float64)
         check_inside(self, times)
 
-        def one(tape: Tape) -> Any:
+        def one(tape: Tape) -> Tree:
             y = reader(self.spec, tape, times.reshape(-1), side)
             return jax.tree.map(lambda v: v.reshape(times.shape + v.shape[1:]), y)
 

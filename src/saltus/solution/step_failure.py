@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.tracing import is_traced
+from ..base.types import Array, Leaves, Vector
 from ..base.user_code import line_of_equation
 from ..methods.runge_kutta import ExplicitStepper
 from ..model.algebraic_states import begun
@@ -17,17 +18,20 @@ from ..model.model import Action, At, Model, Par
 from ..simulate.record import JUMPS
 from .nonfinite import ahead, on_the_line, span
 
-REACH = 1e-6  # of the time from start to end: how far around the last state guards are looked at
-POINTS = 41
-ROUNDS = 14  # each closes in by the number of points
-LEAP = 1e-3  # of its larger side: what a guard has to change by over no time at all
-STEPS = 50  # at the end of a solve, whose typical length counts
-LIMIT = 0.5  # length of a step times the rate of a decay: beyond it, an explicit method is stiff
-BOUND = 1.5  # the same, where it is to be told from what accuracy demands
-MANY = 1000  # steps from which on a summary says why
-LARGE = 300  # states up to which the Jacobian of the flow is looked at
-OFTEN = 0.2  # of all steps: rejected ones that want an explanation
-FARTHER = 100.0  # times the last step: what the steps that were rejected have seen
+if TYPE_CHECKING:
+    from .solution import Solution
+
+GUARD_SPAN = 1e-6  # around the last state, relative to the time from start to end
+GUARD_POINTS = 41  # at which a guard is evaluated in each round
+GUARD_ROUNDS = 14  # each divides the span by the number of points
+GUARD_LEAP = 1e-3  # relative change of a guard, over no time at all, that is a jump
+LAST_STEPS = 50  # at the end of a solve, whose typical length counts
+STABILITY_LIMIT = 0.5  # step length times rate of decay: beyond it, an explicit method is stiff
+CERTAIN_STIFFNESS = 1.5  # the same, where it cannot be accuracy that demands short steps
+MIN_STEPS_TO_EXPLAIN = 1000  # fewer steps need no explanation in a summary
+MAX_JACOBIAN_STATES = 300  # beyond it the Jacobian of the flow is too expensive
+MIN_REJECTED_SHARE = 0.2  # of all steps, for rejections to be explained
+REJECTED_REACH = 100.0  # in lengths of the last step: as far as rejected steps have gone
 BRANCHING = {
     "select_n", "saltus_when", "floor", "ceil", "round", "sign", "rem", "gt", "ge", "lt", "le",
 }  # fmt: skip
@@ -64,10 +68,10 @@ class Leap(NamedTuple):
         )
 
 
-def leap(sol: Any) -> Leap | None:
+def leap(sol: Solution) -> Leap | None:
     """The first guard that jumps over zero where a solve stopped."""
     model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
-    reach = max(REACH * span(sol), 64 * np.spacing(abs(float(at.tau))))
+    reach = max(GUARD_SPAN * span(sol), 64 * np.spacing(abs(float(at.tau))))
     for j, action in enumerate(model.guards):
         if action.kink:
             continue
@@ -89,12 +93,12 @@ def _closed_in(
 ) -> tuple[float, float, float] | None:
     """Where a guard changes its sign near a state, and its values there; none if continuously."""
     low, high, before, after, k = -reach, reach, 0.0, 0.0, 0
-    values = np.zeros(POINTS)
+    values = np.zeros(GUARD_POINTS)
     least = 4 * np.spacing(max(abs(float(at.tau)), reach))
-    for _ in range(ROUNDS):
-        offsets = np.linspace(low, high, POINTS)
+    for _ in range(GUARD_ROUNDS):
+        offsets = np.linspace(low, high, GUARD_POINTS)
         tried = _along(model, at, par, jnp.asarray(offsets))[j]
-        values = np.asarray(tried).reshape(POINTS, -1)[:, member]
+        values = np.asarray(tried).reshape(GUARD_POINTS, -1)[:, member]
         signs = np.sign(values)
         turns = np.flatnonzero((signs[:-1] * signs[1:] < 0) & np.isfinite(np.diff(values)))
         if not len(turns):
@@ -104,17 +108,17 @@ def _closed_in(
         if high - low <= least:
             break
     size = max(abs(before), abs(after))
-    slope = np.max(np.abs(np.diff(values)[np.arange(POINTS - 1) != k]), initial=0.0)
-    if abs(after - before) < LEAP * size or abs(after - before) <= 1e3 * slope:
+    slope = np.max(np.abs(np.diff(values)[np.arange(GUARD_POINTS - 1) != k]), initial=0.0)
+    if abs(after - before) < GUARD_LEAP * size or abs(after - before) <= 1e3 * slope:
         return None
     return 0.5 * (low + high), float(before), float(after)
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
-def _along(model: Model, at: At, par: Par, offsets: Any) -> Any:
+def _along(model: Model, at: At, par: Par, offsets: Array) -> Leaves:
     """The guards along a straight line through a state, before and after it."""
 
-    def look(here: At) -> Any:
+    def look(here: At) -> Leaves:
         return model.guard_values(begun(model, here, par), par)
 
     return on_the_line(model, at, par, offsets, look)
@@ -127,7 +131,7 @@ def _line(action: Action) -> str:
     return next((line for line in found if line), "")
 
 
-def shortened(sol: Any) -> tuple[str, dict[str, Any]]:
+def shortened(sol: Solution) -> tuple[str, dict[str, Any]]:
     """How long the last step was, and what was not finite right ahead of it."""
     lengths = np.abs(np.asarray(sol.tape.h)[: int(sol.tape.n)])
     lengths = lengths[lengths > JUMPS]
@@ -135,18 +139,18 @@ def shortened(sol: Any) -> tuple[str, dict[str, Any]]:
         return "", {}
     what = f" The last step that succeeded was {lengths[-1]:.3g} long."
     values = {"last step": float(lengths[-1])}
-    if int(sol.stats.rejected) > OFTEN * int(sol.stats.steps):
-        for culprit in ahead(sol, min(1.0, FARTHER * lengths[-1] / span(sol))):
+    if int(sol.stats.rejected) > MIN_REJECTED_SHARE * int(sol.stats.steps):
+        for culprit in ahead(sol, min(1.0, REJECTED_REACH * lengths[-1] / span(sol))):
             what += f" Many steps had to be shortened, and {culprit.words}."
             values[culprit.name] = culprit.value
     return what, values
 
 
-def stiffness(sol: Any) -> str:
+def stiffness(sol: Solution) -> str:
     """Says so if steps of an explicit method are as short as its stability demands."""
     row = int(sol.tape.n) if sol.spec.adaptive else 0
     h, rate = _length_and_rate(sol, row)
-    if not h * rate > LIMIT:
+    if not h * rate > STABILITY_LIMIT:
         return ""
     return (
         f"The system is stiff here: a part of it decays at a rate of {rate:.3g}, in "
@@ -155,14 +159,14 @@ def stiffness(sol: Any) -> str:
     )
 
 
-def slowed(sol: Any) -> str:
+def slowed(sol: Solution) -> str:
     """The same in a line, for a solve that took many steps: at its middle, or at its end."""
     if is_traced((sol.result, sol.stats.steps, sol.tape)) or np.ndim(sol.result):
         return ""
     n = int(sol.tape.n)
-    rows = (n // 2, n) if int(sol.stats.steps) > MANY and sol.spec.adaptive else ()
+    rows = (n // 2, n) if int(sol.stats.steps) > MIN_STEPS_TO_EXPLAIN and sol.spec.adaptive else ()
     for h, rate in (_length_and_rate(sol, row) for row in rows):
-        if h * rate > BOUND:
+        if h * rate > CERTAIN_STIFFNESS:
             return (
                 f"steps are bound by stability, not by accuracy ({h:.3g} long, and a part decays "
                 f"in {1 / rate:.3g}); try method=saltus.Radau5()"
@@ -170,17 +174,17 @@ def slowed(sol: Any) -> str:
     return ""
 
 
-def _length_and_rate(sol: Any, row: int) -> tuple[float, float]:
+def _length_and_rate(sol: Solution, row: int) -> tuple[float, float]:
     """How long the steps up to a row of an explicit method are, and the fastest decay there."""
     model, tape, n = sol.spec.model, sol.tape, int(sol.tape.n)
     stepper = getattr(sol.spec.stepper, "inner", sol.spec.stepper)
     lengths = np.abs(np.asarray(tape.h)[: row or n])
     lengths = lengths[lengths > JUMPS]
     size = sum(int(np.prod(s)) for s in model.x_shapes)
-    if not isinstance(stepper, ExplicitStepper) or not lengths.size or size > LARGE:
+    if not isinstance(stepper, ExplicitStepper) or not lengths.size or size > MAX_JACOBIAN_STATES:
         return 0.0, 0.0
     at = tape.end if row == n else tape.state(row)
-    return float(np.median(lengths[-STEPS:])), _fastest_decay(model, at, tape.par())
+    return float(np.median(lengths[-LAST_STEPS:])), _fastest_decay(model, at, tape.par())
 
 
 def _fastest_decay(model: Model, at: At, par: Par) -> float:
@@ -189,7 +193,7 @@ def _fastest_decay(model: Model, at: At, par: Par) -> float:
     shapes = [np.shape(v) for v in model.x_of(at)]
     sizes = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
 
-    def flow(flat: Any) -> Any:
+    def flow(flat: Vector) -> Vector:
         parts = jnp.split(flat, sizes)
         x = tuple(jnp.reshape(v, s) for v, s in zip(parts, shapes, strict=True))
         here = begun(model, model.with_x(at, x), par)

@@ -4,53 +4,66 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..base.leaves import Leaves, select
+from ..base.types import Array, Flag, Scalar, Tree, Whole
 from ..base.unreached_values import hide, only
 from ..model.algebraic_states import attached, determined
-from ..model.model import At, Model, Par
-from ..simulate.record import Spec, action_of, is_reset
+from ..model.model import Action, At, Model, Par
+from ..simulate.record import FLOW, Spec, action_of, is_reset
 from ..simulate.save_times import Visits, find_row, within
 from ..system.hybrid import Instant
 
 TAYLOR = 3  # derivatives of algebraic states and of dense output are exact up to this order
 
 
+class EventRow(NamedTuple):
+    """One reset on the tape: of an event, a kink or a breakpoint."""
+
+    row: int
+    number: int  # of its action in the model
+    action: Action
+    member: int
+    rooted: bool  # whether it has an approach, hence a time of its own
+
+
 class Tape(eqx.Module):
     """The rows of a solve as differentiable arrays, with what was decided about them."""
 
-    tau: Any
+    tau: Array
     w: Leaves
     i: Leaves
-    h: Any
-    kind: Any
+    h: Array
+    kind: Array
     member: Leaves
-    n: Any
+    n: Whole
     end: At  # the final state
     theta: Leaves
     iota: Leaves
-    backward: Any
-    z: Leaves = ()
-    aux: Leaves = ()
-    depends: Any = None  # a number with a derivative by everything the solve depends on
+    backward: Flag
+    z: Leaves
+    aux: Leaves
+    depends: Scalar  # a number with a derivative by everything the solve depends on
 
     @property
-    def t0(self) -> Any:
+    def t0(self) -> Scalar:
         return self.par().t0
 
     @property
-    def t1(self) -> Any:
+    def t1(self) -> Scalar:
         return self.par().t1
 
     def par(self) -> Par:
         return Par(self.theta, self.iota, self.backward)
 
-    def state(self, k: Any) -> At:
+    def state(self, k: Whole | int) -> At:
         """The state at the start of row `k` (the final state for `k = n`)."""
         pick = functools.partial(jnp.take, indices=k, axis=0, mode="clip")
         return At(
@@ -58,14 +71,91 @@ class Tape(eqx.Module):
             tuple(map(pick, self.z)),
         )  # fmt: skip
 
-    def noted(self, k: Any) -> tuple[Any, Leaves]:
+    def noted(self, k: Whole | int) -> tuple[Any, Leaves]:
         """The length of row `k` and what its method recorded."""
         pick = functools.partial(jnp.take, indices=k, axis=0, mode="clip")
         return pick(self.h), tuple(map(pick, self.aux))
 
+    # What kinds of rows there are. Nobody else reads `kind`.
 
-def instant(model: Model, at: At, par: Par, member: Any = None) -> Instant:
-    """Leaves as what the user named them."""
+    @property
+    def size(self) -> int:
+        """How many rows the buffer has, used or not."""
+        return self.kind.shape[0]
+
+    def used_rows(self) -> Array:
+        """Which rows of the buffer are rows of the solve."""
+        return jnp.arange(self.size) < self.n
+
+    def flow_rows(self) -> Array:
+        """Which rows are steps."""
+        return self.used_rows() & (self.kind == FLOW)
+
+    def reset_rows(self) -> Array:
+        """Which rows are resets."""
+        return self.used_rows() & is_reset(self.kind)
+
+    def resets_of(self, chosen: Array) -> tuple[Array, Array]:
+        """Which rows are resets of the chosen actions, and the number of the action of each row."""
+        rows, action = jnp.arange(self.size), self.action_indices()
+        resets = (rows < self.n) & is_reset(self.kind)
+        return resets & chosen[jnp.clip(action, 0)], action
+
+    def rooted_rows(self) -> Array:
+        """Which rows are resets that follow their own approach: not triggered by another reset."""
+        before = jnp.concatenate([jnp.zeros_like(self.kind[:1]), self.kind[:-1]])
+        return self.reset_rows() & (before == self.kind - 1)
+
+    def first_flow_row(self) -> Whole:
+        """The first step; without any, a row that is not used, whose flow is defined."""
+        return jnp.argmax(self.kind == FLOW)
+
+    def flows(self, k: Whole) -> Flag:
+        """Whether row `k` is a step."""
+        return (k < self.n) & (self._kind(k) == FLOW)
+
+    def resets(self, k: Whole) -> Flag:
+        """Whether row `k` is a reset."""
+        return (k < self.n) & is_reset(self._kind(k))
+
+    def action_indices(self) -> Array:
+        """For each row the number of the action whose approach or reset it is; -1 for steps."""
+        return action_of(self.kind.astype(jnp.int32))
+
+    def action_index(self, k: Array | int) -> Array:
+        """The same for row `k`, or for several."""
+        return action_of(self._kind(k).astype(jnp.int32))
+
+    def members(self) -> Array:
+        """For each row which member of a family of events fired."""
+        return self.member[0] if self.member else jnp.zeros(self.kind.shape, jnp.int32)
+
+    def member_of(self, k: Array | int) -> Array:
+        """The same for row `k`, or for several."""
+        return self.member[0][k] if self.member else jnp.zeros(jnp.shape(k), jnp.int32)
+
+    def _kind(self, k: Array | int) -> Array:
+        return self.kind[jnp.minimum(k, self.size - 1)]
+
+    def last_action(self, model: Model) -> Action | None:
+        """The action that made the final state; none if there are no rows, or after a step."""
+        index = int(self.action_index(self.n - 1)) if int(self.n) else -1
+        return model.actions[index] if index >= 0 else None
+
+    def events(self, model: Model) -> list[EventRow]:
+        """All resets in order; numbers must be known."""
+        rows = np.flatnonzero(self.reset_rows())
+        columns = (self.action_indices(), self.members(), self.rooted_rows())
+        index, member, rooted = (np.asarray(v)[rows].tolist() for v in columns)
+        actions = [model.actions[k] for k in index]
+        return [
+            EventRow(*row)
+            for row in zip(rows.tolist(), index, actions, member, rooted, strict=True)
+        ]
+
+
+def instant(model: Model, at: At, par: Par, member: Whole | None = None) -> Instant:
+    """Leaves under the names and in the structure that the user gave them."""
     t = par.t0 + at.tau
     u = None
     if model.u_tree is not None:
@@ -81,17 +171,17 @@ def instant(model: Model, at: At, par: Par, member: Any = None) -> Instant:
     )
 
 
-def integrals(model: Model, at: At) -> Any:
+def integrals(model: Model, at: At) -> Tree:
     return model.q.join(model.integrals_of(at), ())
 
 
-def state_at(spec: Spec, tape: Tape, offset: Any, side: str) -> At:
+def state_at(spec: Spec, tape: Tape, offset: Scalar, side: str) -> At:
     """The state at an offset from t0: the step map from the start of its row (M15)."""
     k = find_row(tape.tau, tape.n, tape.backward, tape.t0, offset, side)
     return along_row(spec, tape, k, offset - tape.state(k).tau)._replace(tau=offset)
 
 
-def along_row(spec: Spec, tape: Tape, k: Any, h: Any) -> At:
+def along_row(spec: Spec, tape: Tape, k: Whole, h: Scalar) -> At:
     """The state a time `h` after the start of row `k`."""
     model, par = spec.model, tape.par()
     at = tape.state(k)
@@ -100,14 +190,14 @@ def along_row(spec: Spec, tape: Tape, k: Any, h: Any) -> At:
     return determined(model, there, par, TAYLOR)
 
 
-def output(model: Model, at: At, par: Par) -> Any:
+def output(model: Model, at: At, par: Par) -> Tree:
     if model.output_fn is None:
         return instant(model, at, par).x
     leaves = model.output_fn(model.args(at, par), par)
     return jax.tree.unflatten(model.output_fn.out, leaves)
 
 
-def _reading(spec: Spec, tape: Tape, t: Any, side: str) -> tuple[At, Any, Any]:
+def _reading(spec: Spec, tape: Tape, t: Scalar, side: str) -> tuple[At, Any, Any]:
     """The state at a time, whether that was reached, and a number with all it depends on."""
     offset = t - tape.t0
     inside = within(tape.t0, offset, tape.end.tau, tape.backward)
@@ -121,11 +211,11 @@ def _reading(spec: Spec, tape: Tape, t: Any, side: str) -> tuple[At, Any, Any]:
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "side"))
-def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any, Any]:
+def read(spec: Spec, tape: Tape, ts: Array, side: str) -> tuple[Any, Any, Any]:
     """Outputs and integrals at the times `ts`, and which of them were reached."""
     par = tape.par()
 
-    def one(t: Any) -> tuple[Any, Any, Any]:
+    def one(t: Scalar) -> tuple[Any, Any, Any]:
         at, inside, depends = _reading(spec, tape, t, side)
         return (output(spec.model, at, par), integrals(spec.model, at)), inside, depends
 
@@ -134,11 +224,11 @@ def read(spec: Spec, tape: Tape, ts: Any, side: str) -> tuple[Any, Any, Any]:
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "side"))
-def read_instants(spec: Spec, tape: Tape, ts: Any, side: str) -> Instant:
-    """What a model function may look at, at the times `ts`; NaN where they were not reached."""
+def read_instants(spec: Spec, tape: Tape, ts: Array, side: str) -> Instant:
+    """What model functions are given at the times `ts`; NaN where these were not reached."""
     par = tape.par()
 
-    def one(t: Any) -> tuple[Instant, Any, Any]:
+    def one(t: Scalar) -> tuple[Instant, Any, Any]:
         at, inside, depends = _reading(spec, tape, t, side)
         return instant(spec.model, at, par), inside, depends
 
@@ -147,13 +237,13 @@ def read_instants(spec: Spec, tape: Tape, ts: Any, side: str) -> Instant:
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
-def read_visits(spec: Spec, visits: Visits, tape: Tape, ts: Any) -> tuple[Any, Any, Any]:
+def read_visits(spec: Spec, visits: Visits, tape: Tape, ts: Array) -> tuple[Any, Any, Any]:
     """Outputs and integrals at the save times, and which of them were reached."""
     par = tape.par()
     pick = functools.partial(jnp.take, indices=visits.place, axis=0)
     at = jax.vmap(only)(visits.reached, jax.tree.map(pick, visits.at))
 
-    def one(at: At) -> Any:
+    def one(at: At) -> Tree:
         y = output(spec.model, attached(spec.model, at, par, TAYLOR), par)
         return y, integrals(spec.model, at)
 
@@ -161,7 +251,7 @@ def read_visits(spec: Spec, visits: Visits, tape: Tape, ts: Any) -> tuple[Any, A
 
 
 @functools.partial(jax.jit, static_argnames=("spec",))
-def read_end(spec: Spec, tape: Tape, ok: Any) -> tuple[Instant, tuple]:
+def read_end(spec: Spec, tape: Tape, ok: Flag) -> tuple[Instant, tuple]:
     """Where the solve stopped; and that instant, its integrals and output, NaN unless `ok`."""
     par = tape.par()
     last = instant(spec.model, tape.end, par)
@@ -171,13 +261,13 @@ def read_end(spec: Spec, tape: Tape, ok: Any) -> tuple[Instant, tuple]:
     return last, hide(ok, reached, tape.depends)
 
 
-def _over(model: Model, one: Any) -> Any:
-    """A function over all entries of the log; one after the other where each is a lot of work."""
+def _over(model: Model, one: Callable[[Whole, Flag], Tree]) -> Callable[[Array, Array], Tree]:
+    """A function mapped over all entries of the log; one by one where each is expensive."""
     if model.pattern is None:
         return jax.vmap(one)
 
-    def go(index: Any, valid: Any) -> Any:
-        def entry(given: tuple) -> Any:
+    def go(index: Array, valid: Array) -> Tree:
+        def entry(given: tuple) -> Tree:
             blank = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), jax.eval_shape(one, *given))
             return jax.lax.cond(given[1], lambda: one(*given), lambda: blank)
 
@@ -191,16 +281,14 @@ def read_events(spec: Spec, tape: Tape, size: int) -> tuple:
     """The first `size` firings: (t, which, member, before, after, count)."""
     model, par = spec.model, tape.par()
     own = jnp.asarray([a.logged for a in model.actions])
-    rows = jnp.arange(tape.kind.shape[0])
-    action = action_of(tape.kind.astype(jnp.int32))
-    is_event = (rows < tape.n) & is_reset(tape.kind) & own[jnp.clip(action, 0)]
+    is_event, action = tape.resets_of(own)
     logged = any(a.logged for a in model.actions)  # a constant sum is slow to compile
     count = jnp.sum(is_event) if logged else jnp.zeros((), int)
     index = jnp.nonzero(is_event, size=size, fill_value=0)[0]
     valid = jnp.arange(size) < count
 
-    def one(k: Any, real: Any) -> tuple:
-        member = tape.member[0][k] if tape.member else jnp.zeros((), jnp.int32)
+    def one(k: Whole, real: Flag) -> tuple:
+        member = tape.member_of(k)
         which = jnp.where(real, action[k], -1)
         before = attached(model, tape.state(k), par, TAYLOR)
         after = attached(model, tape.state(k + 1), par, TAYLOR)

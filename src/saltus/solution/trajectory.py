@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.types import Array, HostArray, Numbers, Scalar, Tree, Whole
 from ..model.algebraic_states import determined
-from ..simulate.record import FLOW, Spec, is_reset
+from ..simulate.record import Spec
 from .tape import Tape, along_row, instant, output
 
 
@@ -21,13 +22,13 @@ class Course(NamedTuple):
     a solve begins or ends with a jump, the other side of it is a step of no length.
     """
 
-    t: Any
-    y: Any
-    piece: Any
-    mode: Any
+    t: HostArray
+    y: Tree
+    piece: HostArray
+    mode: HostArray | None
 
 
-def course(spec: Spec, tape: Tape, fractions: Any = None, whole: bool = False) -> Course:
+def course(spec: Spec, tape: Tape, fractions: Numbers | None = None, whole: bool = False) -> Course:
     """The output at `fractions` of every step; 0 is just after a jump, 1 just before the next.
 
     Without fractions at both ends of every step, which costs little. `whole` gives instants.
@@ -38,8 +39,7 @@ def course(spec: Spec, tape: Tape, fractions: Any = None, whole: bool = False) -
     else:
         given = jnp.asarray(fractions, dtype=jnp.float64)
         times, values, modes = _along(spec, tape, given, whole)
-    kinds = np.asarray(tape.kind)[:n]
-    flows, jumps = np.flatnonzero(kinds == FLOW), np.flatnonzero(is_reset(kinds))
+    flows, jumps = np.flatnonzero(tape.flow_rows()), np.flatnonzero(tape.reset_rows())
     before = [] if 0 in flows else [0]
     after = [n] if len(jumps) and np.all(flows < jumps[-1]) else []
     rows = np.concatenate([before, flows, after]).astype(int)
@@ -49,12 +49,12 @@ def course(spec: Spec, tape: Tape, fractions: Any = None, whole: bool = False) -
     return Course(np.asarray(times)[rows], y, piece, mode)
 
 
-def _ends(times: Any, values: Any, modes: Any) -> tuple:
+def _ends(times: Array, values: Tree, modes: Array | None) -> tuple:
     """Values where steps start as pairs: those of a step, and those of the next."""
 
-    def pairs(v: Any) -> Any:
-        v = np.asarray(v)
-        return np.stack([v, np.concatenate([v[1:], v[-1:]])], axis=1)
+    def pairs(v: Array) -> HostArray:
+        known = np.asarray(v)
+        return np.stack([known, np.concatenate([known[1:], known[-1:]])], axis=1)
 
     return pairs(times), jax.tree.map(pairs, values), modes
 
@@ -64,7 +64,7 @@ def _nodes(spec: Spec, tape: Tape, whole: bool) -> tuple:
     """Times, outputs and modes where steps start, and at the end."""
     model, par = spec.model, tape.par()
 
-    def node(k: Any) -> tuple:
+    def node(k: Whole) -> tuple:
         at = tape.state(k)
         at = jax.tree.map(lambda a, b: jnp.where(k >= tape.n, b, a), at, tape.end)
         at = determined(model, at, par, 0)
@@ -75,14 +75,14 @@ def _nodes(spec: Spec, tape: Tape, whole: bool) -> tuple:
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "whole"))
-def _along(spec: Spec, tape: Tape, fractions: Any, whole: bool) -> tuple:
+def _along(spec: Spec, tape: Tape, fractions: Array, whole: bool) -> tuple:
     model, par = spec.model, tape.par()
 
-    def row(k: Any) -> tuple:
+    def row(k: Whole) -> tuple:
         at, end = tape.state(k), tape.state(k + 1)
         length = jnp.where(k < tape.n, end.tau - at.tau, 0.0)
 
-        def point(fraction: Any) -> tuple:
+        def point(fraction: Scalar) -> tuple:
             there = along_row(spec, tape, k, fraction * length)
             value = instant(model, there, par) if whole else output(model, there, par)
             return par.t0 + there.tau, value

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..base.leaves import spelled
 from ..base.names import numbered
+from ..base.types import HostArray
 from ..model.algebraic_states import hidden, steepness
 from ..model.model import At, Model, Par
 from ..model.projection import slopes
 
-FLAT = 1e-12  # a singular value below this, of equations and states in their own scales, is zero
-PART = 1e-6  # of a unit vector: entries that take part in it
-MOST = 300  # algebraic numbers for which this is looked at
-WELL = 1e8  # a condition number that is no reason for anything
-SHOWN = 6  # names in a sentence
+SINGULAR_VALUE_ZERO = 1e-12  # for equations and states in their own scales
+MIN_SHARE = 1e-6  # of a unit vector: smaller entries take no part in it
+MAX_UNKNOWNS = 300  # beyond it this takes too long
+GOOD_CONDITION = 1e8  # a smaller condition number explains nothing
+MAX_NAMES = 6  # in a sentence
 
 
 class Gap(NamedTuple):
@@ -35,7 +36,7 @@ class Gap(NamedTuple):
         if self.idle:
             text += f" {_equations(self.idle)} with no algebraic state here."
         if len(self.bound) > 1:
-            shown = ", ".join(f'"{name}"' for name in self.bound[:SHOWN])
+            shown = ", ".join(f'"{name}"' for name in self.bound[:MAX_NAMES])
             text += f" The equations {shown} are not independent."
         for name, value in list(self.open.items())[:1]:
             text += f' And "{name}" is left with {value:.3g}, which none of them can change.'
@@ -52,11 +53,11 @@ def gap(model: Model, at: At, par: Par) -> Gap | None:
     column = np.abs(scaled).max(axis=0, keepdims=True)
     scaled = scaled / np.where(column == 0, 1.0, column)
     left, values, right = np.linalg.svd(scaled)
-    lost = values <= FLAT * max(values[0], FLAT)
+    lost = values <= SINGULAR_VALUE_ZERO * max(values[0], SINGULAR_VALUE_ZERO)
     if not lost.any():
         return None
-    free = np.sqrt(np.sum(right[lost] ** 2, axis=0)) > PART
-    loose = np.sqrt(np.sum(left[:, lost] ** 2, axis=1)) > PART
+    free = np.sqrt(np.sum(right[lost] ** 2, axis=0)) > MIN_SHARE
+    loose = np.sqrt(np.sum(left[:, lost] ** 2, axis=1)) > MIN_SHARE
     zs, rows = state_names(model), equation_names(model)
     idle = loose & (size[:, 0] == 0)
     rest = np.concatenate([np.ravel(np.asarray(v)) for v in hidden(model, at, par)])
@@ -91,7 +92,7 @@ def floats(model: Model, before: At, at: At, par: Par, jump: str) -> tuple[str, 
         of.setdefault(equation, []).append(state)
     if of:
         parts = [f'{_names(states)} out of equation "{name}"' for name, states in of.items()]
-        what += f" The jump took {', and '.join(parts[:SHOWN])}."
+        what += f" The jump took {', and '.join(parts[:MAX_NAMES])}."
     one, row = found.free[0], (found.idle or found.bound or ["..."])[0]
     written = numbered(spelled(model.z, "now.z"), rule.shapes, "now.z")
     z = written[state_names(model).index(one)]
@@ -105,7 +106,7 @@ def floats(model: Model, before: At, at: At, par: Par, jump: str) -> tuple[str, 
 def jacobian_of_z(model: Model, at: At, par: Par) -> np.ndarray | None:
     """The derivatives by z of the equations for it; none where they are not finite or many."""
     rule = model.constraint
-    if rule is None or sum(int(np.prod(s)) for s in rule.shapes) > MOST:
+    if rule is None or sum(int(np.prod(s)) for s in rule.shapes) > MAX_UNKNOWNS:
         return None
     if not all(np.all(np.isfinite(np.asarray(v))) for v in (*model.x_of(at), *at.z)):
         return None
@@ -126,16 +127,16 @@ def equation_names(model: Model) -> list[str]:
 
 
 def _names(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
 
 
 def _equations(names: list[str]) -> str:
-    shown = ", ".join(f'"{name}"' for name in names[:SHOWN])
+    shown = ", ".join(f'"{name}"' for name in names[:MAX_NAMES])
     return f"Equation {shown} changes" if len(names) == 1 else f"Equations {shown} change"
 
 
-def unsettled(model: Model, at: At, par: Par, matrix: Any, what: str, singular: bool) -> str:
+def unsettled(model: Model, at: At, par: Par, matrix: HostArray, what: str, singular: bool) -> str:
     """What did not settle where `matrix`, called `what`, determines z well."""
     if singular:
         share = 1e-5 * float(steepness(model, at, par))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,15 +10,24 @@ import numpy as np
 from ..base.foreign_names import method_named
 from ..base.leaves import check_precision
 from ..base.tracing import is_tracer
+from ..base.types import Array, Number, Numbers, Scalar
 from ..methods import METHODS, Method, default
 from ..model.model import Model
-from ..simulate.record import FIRE, NO_EVENT, RAISE
+from ..simulate.states import Grazing
 
-MOST = 2**31 - 1  # that a count can hold
-GRAZING = {"record": NO_EVENT, "ignore": NO_EVENT, "raise": RAISE, "fire": FIRE}
+if TYPE_CHECKING:
+    from ..system.hybrid import HybridSystem
+
+MAX_COUNT = 2**31 - 1  # what an int32 can hold
+GRAZING = {
+    "record": Grazing.NO_EVENT,
+    "ignore": Grazing.NO_EVENT,
+    "raise": Grazing.RAISE,
+    "fire": Grazing.FIRE,
+}
 
 
-def method_of(system: Any, method: Any) -> Method:
+def method_of(system: HybridSystem, method: object) -> Method:
     check_precision()
     if method is None:
         return default(constrained=getattr(system, "constraint", None) is not None)
@@ -56,7 +65,7 @@ def check_index(model: Model, method: Method) -> None:
         )
 
 
-def number(name: str, value: Any) -> Any:
+def number(name: str, value: object) -> Scalar:
     try:
         value = jnp.asarray(value, dtype=jnp.float64)
     except (TypeError, ValueError):
@@ -72,20 +81,21 @@ def number(name: str, value: Any) -> Any:
     return value
 
 
-def count(name: str, value: Any) -> int:
+def count(name: str, value: Number) -> int:
     try:
-        known = not is_tracer(value) and not isinstance(value, bool) and int(value) == value
+        exact = not is_tracer(value) and not isinstance(value, bool)
+        whole = int(value) if exact and int(value) == value else 0  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        known = False
-    if not known or not 1 <= value <= MOST:
+        whole = 0
+    if not 1 <= whole <= MAX_COUNT:
         raise ValueError(
-            f"solve: {name} is {value!r}, expected a whole number from 1 to {MOST} that is known "
-            "before the solve runs."
+            f"solve: {name} is {value!r}, expected a whole number from 1 to {MAX_COUNT} that is "
+            "known before the solve runs."
         )
-    return int(value)
+    return whole
 
 
-def times(ts: Any, t0: Any, t1: Any) -> Any:
+def times(ts: Numbers, t0: Scalar, t1: Scalar) -> Array:
     """Save times, in any order, repeated or not; saved values come in the same order."""
     ts = jnp.asarray(ts, dtype=jnp.float64)
     if ts.ndim != 1:
@@ -105,7 +115,7 @@ def times(ts: Any, t0: Any, t1: Any) -> Any:
     return ts
 
 
-def grazing(word: Any) -> int:
+def grazing(word: str) -> int:
     if word not in GRAZING:
         raise ValueError(
             f"solve: on_grazing is {word!r}, expected one of {', '.join(map(repr, GRAZING))}."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ import numpy as np
 
 from ..base.results import KINDS, Result, SolveError
 from ..base.tracing import is_tracer
+from ..base.types import Array, Function, Numbers, Scalar, Whole
 from ..base.unreached_values import everything
 from ..model.model import At, Par
 from ..simulate.checkpointed import Cut, Front, again, first_pass
@@ -30,9 +31,12 @@ from ..solution.solution import Solution
 from ..solution.tape import Tape
 from ..sweep.primitives import Recorded, replay
 
-WINDOW = 32  # save times of a piece
-GAP = 1e-6  # of a step: as far as a Newton iteration corrects what is recorded of it
-NEVER = jnp.iinfo(jnp.int32).max
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+SAVES_PER_PIECE = 32
+NEWTON_GAP = 1e-6  # relative to a step: as far as recorded stages may be off
+NO_ROW = jnp.iinfo(jnp.int32).max  # comes after every row
 
 
 class Item(NamedTuple):
@@ -40,25 +44,27 @@ class Item(NamedTuple):
 
     start: Front
     stop: tuple  # (tau, *w) where it ends
-    decided: Any  # whole numbers there: what was decided on the way
-    ts: Any  # the save times from its first one on
-    own: Any  # how many of these are its own
+    decided: list[Array]  # whole numbers there: what was decided on the way
+    ts: Array | None  # the save times from its first one on
+    own: Array | None  # how many of these are its own
 
 
 def in_pieces(
-    spec: Spec, at: At, par: Par, knobs: Knobs, size: int, capacity: int, ts: Any
+    spec: Spec, at: At, par: Par, knobs: Knobs, size: int, capacity: int, ts: Array | None
 ) -> tuple[Outcome, Tape, Visits | None]:
     """A solve in pieces of `size` rows: what came out, its end, and the states at save times."""
     count = 0 if ts is None else ts.shape[0]
-    cut = Cut(spec, size, min(count, WINDOW))
-    cut = cut._replace(pieces=-(-capacity // size) + (-(-count // WINDOW) + 1 if count else 0))
+    cut = Cut(spec, size, min(count, SAVES_PER_PIECE))
+    cut = cut._replace(
+        pieces=-(-capacity // size) + (-(-count // SAVES_PER_PIECE) + 1 if count else 0)
+    )
     order, times = _sorted(cut, par, ts)
     end, starts, progress = first_pass(cut, at, par, knobs, times)
     last = progress.pieces + ~progress.new  # one that was broken off counts
     number = starts.base.shape[0] - 1
     if not is_tracer(last):
         number = min(number, 1 << max(int(last) - 1, 0).bit_length())
-    given = None if ts is None or not count else jnp.take(ts, order)
+    given = None if ts is None or order is None else jnp.take(ts, order)
     s, reads = _differentiable(
         cut, number, (at.tau, *at.w), par, knobs, times, jax.lax.stop_gradient(end),
         jax.lax.stop_gradient(starts), last, given,
@@ -71,9 +77,9 @@ def in_pieces(
     return outcome, _no_rows(spec, carry.counts.rows, there, par, depends), visits
 
 
-def _sorted(cut: Cut, par: Par, ts: Any) -> tuple[Any, Any]:
+def _sorted(cut: Cut, par: Par, ts: Array | None) -> tuple[Array | None, Array | None]:
     """The order of the save times, and their offsets in the direction of time, padded."""
-    if not cut.window:
+    if ts is None or not cut.window:
         return None, None
     ts, theta = jax.lax.stop_gradient((ts, par.theta))
     t0 = par._replace(theta=theta).t0
@@ -85,8 +91,8 @@ def _sorted(cut: Cut, par: Par, ts: Any) -> tuple[Any, Any]:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _differentiable(
-    cut: Cut, number: int, s: tuple, par: Par, knobs: Knobs, times: Any, end: Front,
-    starts: Front, last: Any, ts: Any,
+    cut: Cut, number: int, s: tuple, par: Par, knobs: Knobs, times: Array | None, end: Front,
+    starts: Front, last: Whole, ts: Array | None,
 ) -> tuple[tuple, Any]:  # fmt: skip
     """The end as a function of start and parameters, and the states at the save times of pieces."""
     items = _items(cut, number, end, starts, last, ts)
@@ -98,11 +104,11 @@ def _differentiable(
     return jax.lax.scan(lambda s, item: piece(s, par, item), s, items)
 
 
-def _items(cut: Cut, number: int, end: Front, starts: Front, last: Any, ts: Any) -> Item:
-    """One for each piece; those that do not exist begin and stay where the solve has ended."""
+def _items(cut: Cut, number: int, end: Front, starts: Front, last: Whole, ts: Array | None) -> Item:
+    """One for each piece; unused ones start where the solve has ended, and stay there."""
     k = jnp.arange(number)
 
-    def entries(kept: Any, rest: Any, shift: int, count: Any) -> Any:
+    def entries(kept: Array, rest: Array, shift: int, count: Whole) -> Array:
         live = jnp.reshape(k + shift < count, (number, *[1] * (kept.ndim - 1)))
         return jnp.where(live, kept[shift : number + shift], rest)
 
@@ -110,7 +116,7 @@ def _items(cut: Cut, number: int, end: Front, starts: Front, last: Any, ts: Any)
     start = jax.tree.map(lambda a, b: entries(a, b, 0, last), starts, ended)
     kept, rest = (
         ((c.at.tau, *c.at.w), _decided(c), first)
-        for c, first in ((starts.carry, starts.first), (end.carry, starts.first[0] + NEVER))
+        for c, first in ((starts.carry, starts.first), (end.carry, starts.first[0] + NO_ROW))
     )
     stop, decided, after = jax.tree.map(lambda a, b: entries(a, b, 1, last), kept, rest)
     if ts is None:
@@ -124,7 +130,7 @@ def _decided(carry: Carry) -> list:
     return [carry.counts.events, carry.jump, carry.rooted, *carry.at.i]
 
 
-def _lengths(cut: Cut, rows: Rows, n: Any, front: Front, item: Item) -> Any:
+def _lengths(cut: Cut, rows: Rows, n: Whole, front: Front, item: Item) -> Array:
     """The lengths of the rows of a piece, so that it ends just where it did the first time.
 
     Where a compiler makes other code of the same program, step sizes differ in the digits that the
@@ -134,7 +140,7 @@ def _lengths(cut: Cut, rows: Rows, n: Any, front: Front, item: Item) -> Any:
     stop, last = item.stop[0], jnp.maximum(n - 1, 0)
     gap, h = stop - front.carry.at.tau, rows.h[last]
     steps = (n > 0) & (rows.kind[last] == FLOW)
-    room = jnp.where(steps, (GAP if rows.aux else 0.5) * jnp.abs(h), resolution(stop))
+    room = jnp.where(steps, (NEWTON_GAP if rows.aux else 0.5) * jnp.abs(h), resolution(stop))
     same = jnp.abs(gap) <= room
     for a, b in zip(_decided(front.carry), item.decided, strict=True):
         same = same & jnp.all(a == b)
@@ -142,7 +148,9 @@ def _lengths(cut: Cut, rows: Rows, n: Any, front: Front, item: Item) -> Any:
     return jnp.where(same, mended, jnp.nan)
 
 
-def _piece(cut: Cut, s: tuple, par: Par, knobs: Knobs, times: Any, item: Item) -> tuple[tuple, Any]:
+def _piece(
+    cut: Cut, s: tuple, par: Par, knobs: Knobs, times: Array | None, item: Item
+) -> tuple[tuple, Any]:
     """Where a piece ends, and the states at its save times, as functions of where it starts."""
     spec = cut.spec
     rows, front = again(cut, item.start, par, knobs, times)
@@ -159,7 +167,7 @@ def _piece(cut: Cut, s: tuple, par: Par, knobs: Knobs, times: Any, item: Item) -
     beyond = jnp.where(par.backward, -jnp.inf, jnp.inf)
     far = At(jnp.where(front.over, beyond, item.stop[0]), item.stop[1:], front.carry.at.i)
     seen = visit(spec, rows, n, far, par, item.ts)
-    row = jnp.where(seen.which < item.own, seen.row, NEVER)
+    row = jnp.where(seen.which < item.own, seen.row, NO_ROW)
     recorded = recorded._replace(
         visits=(row, seen.which, seen.short, *seen.aux), reads=(seen.at.tau, *seen.at.w)
     )
@@ -169,38 +177,46 @@ def _piece(cut: Cut, s: tuple, par: Par, knobs: Knobs, times: Any, item: Item) -
 
 
 def _visits(
-    cut: Cut, par: Par, ts: Any, order: Any, end: At, starts: Front, last: Any, reads: Any
+    cut: Cut,
+    par: Par,
+    ts: Array,
+    order: Array | None,
+    end: At,
+    starts: Front,
+    last: Whole,
+    reads: At,
 ) -> Visits:
-    """The states at the save times, in the order of these."""
+    """The states at the save times, in the order in which these were given."""
     count, t0 = ts.shape[0], par.t0
     reached = within(t0, ts - t0, end.tau, par.backward)
     places = jnp.arange(count)
-    if not count:
+    if order is None or not count:
         at = jax.tree.map(lambda v: jnp.zeros((0, *v.shape), v.dtype), end)
         return Visits(places, places, reached, (), at, places, reached)
     first = starts.first[:-1]
-    first = jnp.where(jnp.arange(first.shape[0]) < last, first, NEVER)
+    first = jnp.where(jnp.arange(first.shape[0]) < last, first, NO_ROW)
     sorted_place = jnp.argsort(order)
     piece = jnp.searchsorted(first, sorted_place, side="right") - 1
     entry = jnp.clip(sorted_place - first[piece], 0, cut.window - 1) + cut.window * piece
 
-    def pick(v: Any) -> Any:
+    def pick(v: Array) -> Array:
         return jnp.take(v.reshape(-1, *v.shape[2:]), entry, axis=0, mode="clip")
 
     return Visits(places, places, reached, (), jax.tree.map(pick, reads), places, reached)
 
 
-def _no_rows(spec: Spec, n: Any, end: At, par: Par, depends: Any) -> Tape:
-    """A tape that knows its end alone."""
+def _no_rows(spec: Spec, n: Whole, end: At, par: Par, depends: Scalar) -> Tape:
+    """A tape without rows, which has only its end."""
 
-    def empty(v: Any) -> Any:
+    def empty(v: Array | jax.ShapeDtypeStruct) -> Array:
         return jnp.zeros((0, *v.shape), v.dtype)
 
     none = empty(end.tau)
     aux = tuple(map(empty, spec.stepper.aux(spec.model)))
     return Tape(
-        none, tuple(map(empty, end.w)), tuple(map(empty, end.i)), none, none, (), n, end, *par,
-        tuple(map(empty, end.z)), aux, depends,
+        tau=none, w=tuple(map(empty, end.w)), i=tuple(map(empty, end.i)), h=none, kind=none,
+        member=(), n=n, end=end, theta=par.theta, iota=par.iota, backward=par.backward,
+        z=tuple(map(empty, end.z)), aux=aux, depends=depends,
     )  # fmt: skip
 
 
@@ -212,22 +228,22 @@ class Checkpointed(Solution):
         return Checkpointed(**{f.name: getattr(sol, f.name) for f in dataclasses.fields(sol)})
 
     @property
-    def events(self) -> Any:
+    def events(self) -> NoReturn:
         raise _not_kept("sol.events", "sol.stats.events has their number")
 
     @property
-    def certificate(self) -> Any:
+    def certificate(self) -> NoReturn:
         raise _not_kept("sol.certificate", "Certify a shorter solve")
 
-    def course(self, fractions: Any = None, whole: bool = False) -> Any:
+    def course(self, fractions: Numbers | None = None, whole: bool = False) -> NoReturn:
         raise _not_kept(
             "The course of a solution (sol.plot(), animate)", "Save what you need with ts=..."
         )
 
-    def _read(self, reader: Any, t: Any, side: str) -> Any:
+    def _read(self, reader: Function, t: Numbers, side: str) -> NoReturn:
         raise _not_kept("sol(t) and sol.at(t)", "Give the times to solve: ts=...")
 
-    def _extremum(self, what: Any, sign: float, places: int) -> Any:
+    def _extremum(self, what: str | Function, sign: float, places: int) -> NoReturn:
         raise _not_kept("sol.min and sol.max", "Save what you need with ts=...")
 
     @property
@@ -243,11 +259,12 @@ class Checkpointed(Solution):
         return _failure(jax.tree.map(lambda v: v[tuple(bad[0])], sol) if codes.ndim else sol)
 
     def __repr__(self) -> str:
-        return describe(_Shown(self)).replace(": \n", " (not kept)\n")
+        shown: Any = _WithoutLog(self)
+        return describe(shown).replace(": \n", " (not kept)\n")
 
 
-class _Shown:
-    """A solution as `describe` may look at it: events without a log."""
+class _WithoutLog:
+    """A solution whose events have no log, for `describe`."""
 
     names = ()
     events = type("NoLog", (), {"which": ()})

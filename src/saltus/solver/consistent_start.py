@@ -13,7 +13,8 @@ from ..base.leaves import frozen
 from ..base.names import named
 from ..base.results import Result
 from ..base.tracing import is_tracer
-from ..model.algebraic_states import SINGULAR, attached, begun, regularity, solved, violated
+from ..base.types import Flag, Params, Scalar, Tree
+from ..model.algebraic_states import MIN_PIVOT_RATIO, attached, begun, regularity, solved, violated
 from ..model.model import At, Model, Par
 from ..model.projection import condition, projected
 from ..solution.failure import determination, residual_words
@@ -21,8 +22,8 @@ from ..solution.tape import TAYLOR, instant
 from ..system.hybrid import HybridSystem, Instant
 from .start import first_state
 
-ROUNDING = 1e-14  # changes of x below this, relative to the largest x, are not worth telling
-TOLERANCE = 1e-8  # by which x may miss an equation of index 2
+SMALLEST_CHANGE = 1e-14  # relative to the largest x: less is rounding
+RESIDUAL_TOLERANCE = 1e-8  # of equations of index 2
 
 
 class Consistency(eqx.Module):
@@ -35,11 +36,11 @@ class Consistency(eqx.Module):
     """
 
     residuals: dict
-    change: Any
-    condition: Any
+    change: Tree
+    condition: Scalar
     start: Instant
-    found: Any
-    determined: Any
+    found: Flag
+    determined: Flag
 
     def __repr__(self) -> str:
         if is_tracer(self.found):
@@ -57,7 +58,7 @@ class Consistency(eqx.Module):
         """What moves by more than rounding."""
         size = max(np.max(np.abs(v), initial=0.0) for v in named(self.start.x, "x").values())
         moves = {name: np.asarray(v) for name, v in named(self.change, "x").items()}
-        return {name: v for name, v in moves.items() if np.any(np.abs(v) > ROUNDING * size)}
+        return {name: v for name, v in moves.items() if np.any(np.abs(v) > SMALLEST_CHANGE * size)}
 
     @property
     def verdict(self) -> str:
@@ -72,7 +73,7 @@ class Consistency(eqx.Module):
         return "consistent, with x moved as above" if self._moves() else "consistent"
 
 
-def consistent(system: HybridSystem, start: Instant, p: Any) -> Instant:
+def consistent(system: HybridSystem, start: Instant, p: Params) -> Instant:
     """The start with z solved, and x moved as little as possible to satisfy the constraint.
 
     Differentiable in the start and in p. `consistency` says what was changed. Where there is no
@@ -88,12 +89,12 @@ def consistent(system: HybridSystem, start: Instant, p: Any) -> Instant:
     return report.start
 
 
-def consistency(system: HybridSystem, start: Instant, p: Any) -> Consistency:
+def consistency(system: HybridSystem, start: Instant, p: Params) -> Consistency:
     """Residuals by equation, the smallest change of x that removes them, the repaired start."""
     return _report(system, start, p)[0]
 
 
-def _report(system: HybridSystem, start: Instant, p: Any) -> tuple[Consistency, Any]:
+def _report(system: HybridSystem, start: Instant, p: Params) -> tuple[Consistency, Any]:
     """What was found, and a function that puts the residuals into words."""
     model, given, par = first_state(system, start, p)
     rule = model.constraint
@@ -132,8 +133,10 @@ def _report(system: HybridSystem, start: Instant, p: Any) -> tuple[Consistency, 
 def _outcome(model: Model, near: At, at: At, par: Par) -> tuple[Any, Any]:
     """Whether the equations hold, and whether they determine z."""
     found = solved(model, near, par)[1] & ~_violated(model, at, par)
-    return found, regularity(model, begun(model, near, par), par) > SINGULAR
+    return found, regularity(model, begun(model, near, par), par) > MIN_PIVOT_RATIO
 
 
-def _violated(model: Model, at: At, par: Par) -> Any:
-    return violated(model, at, par, TOLERANCE, (jnp.asarray(TOLERANCE),) * model.moving)
+def _violated(model: Model, at: At, par: Par) -> Flag:
+    return violated(
+        model, at, par, RESIDUAL_TOLERANCE, (jnp.asarray(RESIDUAL_TOLERANCE),) * model.moving
+    )

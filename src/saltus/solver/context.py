@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 
 from ..base.jax_names import context_setting, trace_state
+from ..base.types import Array, Number, Scalar
+
+if TYPE_CHECKING:
+    from ..methods import Method
+    from ..solution.solution import Solution
+    from ..sweep.rows import Rules
 
 _OWN = "own"  # as `solve` was told
 _asked = context_setting(_OWN)
 
 
-def current_way(given: Any) -> Any:
-    """The way of a solve that was given `given`."""
+def current_way(given: Rules | None) -> Rules | None:
+    """How a solve that was given `given` is differentiated: `asking` around it takes precedence."""
     if given is not None and (isinstance(given, type) or not hasattr(given, "cotangent")):
         raise TypeError(
             f"solve: sensitivity is {given!r}, expected None or a Continuous. Write "
@@ -28,16 +34,16 @@ def current_way(given: Any) -> Any:
 _replaced = context_setting(None)
 
 
-def current_method(given: Any) -> Any:
-    """The method of a solve that was given `given`."""
+def current_method(given: Method) -> Method:
+    """The method of a solve that was given `given`: `replacing` around it takes precedence."""
     return given if _replaced.value is None else _replaced.value.like(given)
 
 
 _parts = context_setting(1)
 
 
-def current_times(ts: Any) -> Any:
-    """The save times of a solve that was given `ts`: with others between them inside `denser`."""
+def current_times(ts: Array | None) -> Array | None:
+    """The save times of a solve that was given `ts`; inside `denser` there are more of them."""
     parts = _parts.value
     if parts == 1 or ts is None or ts.shape[0] < 2:
         return ts
@@ -54,21 +60,21 @@ def denser(parts: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(method: Any) -> Iterator[None]:
-    """All solves inside use this class of methods, with the tolerances of their own."""
+def replacing(method: type[Method]) -> Iterator[None]:
+    """All solves inside use this class of methods, each with its own tolerances."""
     with _replaced(method):
         yield
 
 
 @contextlib.contextmanager
-def asking(way: Any) -> Iterator[None]:
+def asking(way: Rules | None) -> Iterator[None]:
     """All solves inside are differentiated in this way (`None`: by the sweeps)."""
     with _asked(way):
         yield
 
 
 class Seen(list):
-    """Solutions, and whether there were others that nobody outside can look at."""
+    """Solutions, and whether there were others that exist only inside a traced function."""
 
     def __init__(self):
         self.trace = trace_state()
@@ -78,7 +84,7 @@ class Seen(list):
 _open: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("solutions", default=None)
 
 
-def note(sol: Any) -> None:
+def note(sol: Solution) -> None:
     """Called by `solve` with everything it returns."""
     seen = _open.get()
     if seen is None:
@@ -101,7 +107,7 @@ def gathering() -> Iterator[Seen]:
 
 
 class _Probe:
-    def __init__(self, eps: Any):
+    def __init__(self, eps: Number):
         self.eps = eps
         self.used = False
 
@@ -109,7 +115,7 @@ class _Probe:
 _current: contextvars.ContextVar[_Probe | None] = contextvars.ContextVar("probe", default=None)
 
 
-def current_probe() -> Any:
+def current_probe() -> Scalar:
     """The probe that a solve passes on to its steps: zero unless an estimate is asked for."""
     probe = _current.get()
     if probe is None:
@@ -119,7 +125,7 @@ def current_probe() -> Any:
 
 
 @contextlib.contextmanager
-def _probing(eps: Any) -> Iterator[_Probe]:
+def _probing(eps: Number) -> Iterator[_Probe]:
     probe = _Probe(eps)
     token = _current.set(probe)
     try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..base.names import ENTRY, _locate, _numbers, leaf_names, unknown, with_values
+from ..base.types import Number, Params
 from ..methods import Method
 from ..solution.solution import Solution
 from ..system.hybrid import HybridSystem, Instant
@@ -24,7 +25,7 @@ class Scenario:
 
     system: HybridSystem
     start: Instant | Callable[[Any], Instant]
-    p: Any
+    p: Params
     t1: float | None = None
     method: Method | None = None
     free: Sequence[str] | None = None
@@ -49,11 +50,11 @@ class Scenario:
         """The same scenario with some fields changed."""
         return dataclasses.replace(self, **changes)
 
-    def start_at(self, p: Any) -> Instant:
+    def start_at(self, p: Params) -> Instant:
         """The start for the parameters `p`."""
         return started(self.start, p)
 
-    def solve(self, p: Any = None, t1: Any = None, **options: Any) -> Solution:
+    def solve(self, p: Params = None, t1: Number | None = None, **options: Any) -> Solution:
         """`saltus.solve` of this scenario, with its own parameters and end unless given."""
         p = self.p if p is None else p
         t1 = self.t1 if t1 is None else t1
@@ -63,7 +64,7 @@ class Scenario:
         return solve(self.system, self.start_at(p), p, t1, **options)
 
 
-def started(start: Any, p: Any) -> Instant:
+def started(start: Instant | Callable[[Params], Instant], p: Params) -> Instant:
     """The start as an instant, whether it was given as one or as a function of p."""
     return start if isinstance(start, Instant) else start(p)
 
@@ -72,13 +73,13 @@ START = "start."
 
 
 # -- scenarios ----------------------------------------------------------------------------------
-def scenario_names(scenario: Any) -> list[str]:
+def scenario_names(scenario: Scenario) -> list[str]:
     """Every name that can be set in a scenario: those of p, then `start.` and those of x."""
     x = scenario.start_at(scenario.p).x
     return [*leaf_names(scenario.p, "p"), *(START + name for name in leaf_names(x, "x"))]
 
 
-def divided(names: Iterable[str], scenario: Any) -> tuple[list[str], list[str]]:
+def divided(names: Iterable[str], scenario: Scenario) -> tuple[list[str], list[str]]:
     """Names of p, and names of x that were written as `start.name` (here without `start.`)."""
     leaves = _numbers(scenario.p, "p")
     states = _numbers(scenario.start_at(scenario.p).x, "x")
@@ -98,7 +99,7 @@ def divided(names: Iterable[str], scenario: Any) -> tuple[list[str], list[str]]:
     return of_p, of_x
 
 
-def override(scenario: Any, values: Mapping[str, Any]) -> Any:
+def override(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
     """The scenario with new values, say `{"k": 2.0, "start.v": 1.0}`.
 
     A start that is a function of p stays one; what is set in it no longer depends on p.
@@ -109,7 +110,7 @@ def override(scenario: Any, values: Mapping[str, Any]) -> Any:
     if of_x:
         first = {name: values[START + name] for name in of_x}
 
-        def start(p: Any) -> Any:
+        def start(p: Params) -> Instant:
             now = scenario.start_at(p)
             return now.replace(x=with_values(now.x, first, "x"))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -14,45 +13,45 @@ import numpy as np
 from ..base.foreign_names import answered
 from ..base.jax_names import under_jit
 from ..base.leaves import Leaves, frozen
-from ..base.names import check_units
 from ..base.results import Result
 from ..base.tracing import is_traced, is_tracer
-from ..base.unreached_values import everything
+from ..base.types import Array, Flag, Number, Numbers, Params, Scalar, Tree
 from ..methods import Method
 from ..methods.projected import keeping
 from ..methods.step_control import PI
-from ..model.invariants import broken
-from ..model.model import At, Model, Par
+from ..model.model import Model
+from ..model.validation import check_units
 from ..simulate.firing import asked
-from ..simulate.primitive import Outcome, simulate
 from ..simulate.record import Knobs, Spec
-from ..simulate.save_times import Visits, visit
 from ..simulate.traced_checks import outside, sound
 from ..solution.nonfinite import silent_output
 from ..solution.solution import Solution, Stats
-from ..solution.tape import Tape, read, read_end, read_visits
-from ..sweep.primitives import Recorded, replay
+from ..solution.tape import read, read_end, read_visits
 from ..system.hybrid import HybridSystem, Instant
 from ..system.reversal import directed
 from .arguments import check_index, count, grazing, method_of, number, times
-from .checkpointed import Checkpointed, in_pieces
+from .checkpointed import Checkpointed
 from .context import current_method, current_times, current_way, note
+from .simulation import Simulated, way_to_simulate
 from .start import first_state
 
-ROWS_IN_JIT = 4096
-EVENTS_IN_JIT = 256
-MANY = 1_000_000
-PARTS = 64  # of the time span that `resolve_guards` looks at, at least
+if TYPE_CHECKING:
+    from ..sweep.rows import Rules
+
+ROWS_IN_JIT = 4096  # of a tape without `max_steps`
+EVENTS_IN_JIT = 256  # of a log without `max_events`
+MAX_COUNT = 1_000_000  # of step attempts, and of events, outside `jit`
+RESOLVED_PARTS = 64  # steps that `resolve_guards` takes at least
 
 
 @answered
 def solve(
     system: HybridSystem,
     start: Instant,
-    p: Any,
-    t1: Any,
+    p: Params,
+    t1: Number,
     *,
-    ts: Any = None,
+    ts: Numbers | None = None,
     method: Method | None = None,
     throw: bool = True,
     max_steps: int | None = None,
@@ -61,7 +60,7 @@ def solve(
     on_grazing: str = "record",
     resolve_guards: bool = False,
     checkpoints: int | None = None,
-    sensitivity: Any = None,
+    sensitivity: Rules | None = None,
 ) -> Solution:
     """Simulate `system` from `start` to `t1` and return a differentiable `Solution`.
 
@@ -105,26 +104,12 @@ def solve(
     knobs = _knobs(model, chosen, max_steps, max_events, grazing(on_grazing))
     if resolve:
         knobs = knobs._replace(
-            max_step=jnp.minimum(knobs.max_step, frozen(jnp.abs(t1 - t0)) / PARTS)
+            max_step=jnp.minimum(knobs.max_step, frozen(jnp.abs(t1 - t0)) / RESOLVED_PARTS)
         )
-    if chosen.external and checkpoints is not None:
-        raise ValueError(
-            f"solve: checkpoints={checkpoints} does not go with {type(chosen).__name__}, which "
-            "keeps every step. Leave checkpoints out, or choose another method."
-        )
-    if chosen.external:
-        outcome = chosen.simulate(spec, at, par, knobs)
-        tape, visits = _tape(spec, outcome, at, par, ts)
-    elif checkpoints is None:
-        outcome = _kept(model, simulate(spec, at, par, knobs, capacity), par, knobs)
-        tape, visits = _tape(spec, outcome, at, par, ts)
-    else:
-        rows = count("checkpoints", checkpoints)
-        outcome, tape, visits = in_pieces(spec, at, par, knobs, rows, capacity, ts)
-        outcome = _kept(model, outcome, par, knobs)
-    sol = _solution(system, spec, tape, outcome, ts, visits, log_size)
+    way = way_to_simulate(chosen, checkpoints, capacity)
+    found = way(spec, at, par, knobs, ts)
+    sol = _solution(system, found, spec, ts, log_size, asked(knobs), on_grazing)
     sol = sol if checkpoints is None else Checkpointed.of(sol)
-    sol = dataclasses.replace(sol, tolerance=asked(knobs), on_grazing=on_grazing)
     note(sol)
     if spec.rules is not None and checkpoints is None:
         spec.rules.look_at(sol)
@@ -138,7 +123,7 @@ def _by_hand(sol: Solution) -> bool:
 
 
 def _judge(sol: Solution) -> None:
-    """Raise if the solve failed; warn of outputs that have no value though the states have."""
+    """Raise if the solve failed; warn of outputs that are NaN although the states are finite."""
     sol.check()
     if sol.spec.model.output_fn is None or is_traced((sol.t, sol.y, sol.reached)):
         return
@@ -152,21 +137,6 @@ def _judge(sol: Solution) -> None:
         )
 
 
-def _kept(model: Model, outcome: Outcome, par: Par, knobs: Knobs) -> Outcome:
-    """A motion that could not be held on its invariants is not a success."""
-    if model.invariant is None:
-        return outcome
-    off = _off(model, *frozen((outcome.end, par)), *asked(knobs))
-    off = off & (outcome.code <= int(Result.terminated))
-    code = jnp.where(off, int(Result.inconsistent), outcome.code).astype(outcome.code.dtype)
-    return outcome._replace(code=code)
-
-
-@functools.partial(jax.jit, static_argnames=("model",))
-def _off(model: Model, end: At, par: Par, rtol: Any, atol: Leaves) -> Any:
-    return broken(model, end, par, rtol, atol)
-
-
 def _knobs(
     model: Model, method: Method, max_steps: int | None, max_events: int | None, grazing: int
 ) -> Knobs:
@@ -178,9 +148,9 @@ def _knobs(
     rtol = method.tolerance(least)
     ratio = jnp.where(given > 0, rtol / least, 1.0)
     absolute = _absolute(model, method.atol)
-    if is_traced(method):  # what is known was looked at before
+    if is_traced(method):  # known numbers were checked on construction
         rtol = jnp.where(_sound(method, given, absolute), rtol, jnp.nan)
-    many, events = (ROWS_IN_JIT, EVENTS_IN_JIT) if under_jit() else (MANY, MANY)
+    many, events = (ROWS_IN_JIT, EVENTS_IN_JIT) if under_jit() else (MAX_COUNT, MAX_COUNT)
     return Knobs(
         rtol=rtol,
         atol=tuple(a * ratio for a in absolute),
@@ -197,7 +167,7 @@ def _knobs(
     )
 
 
-def _sound(method: Method, rtol: Any, atol: Leaves) -> Any:
+def _sound(method: Method, rtol: Scalar, atol: Leaves) -> Flag:
     """Whether the settings that are known only at run time are ones that a step can meet."""
     settings = {"rtol": rtol, "atol": atol, "max_step": _array(method.max_step)}
     settings["first_step"] = None if method.first_step is None else _array(method.first_step)
@@ -205,11 +175,11 @@ def _sound(method: Method, rtol: Any, atol: Leaves) -> Any:
     return sound(settings, fixed=not method.control.adaptive)
 
 
-def _array(v: Any) -> Any:
+def _array(v: Number) -> Array:
     return jnp.asarray(v, dtype=jnp.float64)
 
 
-def _absolute(model: Model, atol: Any) -> Leaves:
+def _absolute(model: Model, atol: Tree) -> Leaves:
     """One absolute tolerance per moving leaf: a number for all, or a pytree like x."""
     leaves, treedef = jax.tree.flatten(atol)
     if treedef == model.x.treedef and len(leaves) == model.nx:
@@ -223,63 +193,46 @@ def _absolute(model: Model, atol: Any) -> Leaves:
     return (_array(leaves[0]),) * (model.moving + model.n_z)
 
 
-def _tape(spec: Spec, outcome: Outcome, at: At, par: Par, ts: Any) -> tuple[Tape, Visits | None]:
-    """The recorded rows, and the states at save times, as functions of start and parameters."""
-    rows, n, end = outcome.rows, outcome.counts.rows, outcome.end
-    recorded = Recorded(
-        (rows.tau, *rows.w),
-        (rows.h, rows.kind, *rows.member, *rows.i, *rows.z, *rows.aux),
-        (n, par.backward, *par.iota),
-        (end.tau, *end.w),
-    )
-    theta, visits = par.theta, None
-    inline = spec.stepper.light(spec.model) and spec.rules is None
-    if ts is not None and ts.size and not inline:
-        visits = visit(spec, rows, n, end, par, ts)
-        theta = (*theta, ts)
-        where = (visits.row, visits.which, visits.short, *visits.aux)
-        recorded = recorded._replace(visits=where, reads=(visits.at.tau, *visits.at.w))
-    (tau, *w), (end_tau, *end_w), reads = replay(spec, recorded, theta, (at.tau, *at.w))
-    if visits is not None:
-        visits = visits._replace(at=visits.at._replace(tau=reads[0], w=tuple(reads[1:])))
-    last = At(end_tau, tuple(end_w), end.i, end.z)
-    noted = jax.lax.stop_gradient((rows.z, rows.aux))
-    depends = everything((*par.theta, *at.w))
-    return Tape(
-        tau, tuple(w), rows.i, rows.h, rows.kind, rows.member, n, last, *par, *noted, depends
-    ), visits
-
-
 def _solution(
-    system: HybridSystem,
-    spec: Spec,
-    tape: Tape,
-    outcome: Outcome,
-    ts: Any,
-    visits: Visits | None,
-    log_size: int,
-) -> Solution:
+    system: HybridSystem, found: Simulated, spec: Spec, ts: Array | None, log_size: int,
+    tolerance: tuple[Scalar, Leaves], on_grazing: str,
+) -> Solution:  # fmt: skip
+    outcome, tape, visits = found
     ok = outcome.code <= int(Result.terminated)
     last, (final, integral, y) = read_end(spec, tape, ok)
     if system.adapt_back is not None:
         last, final = system.adapt_back(last), system.adapt_back(final)
     t, reached, integrals = final.t, ok, integral
-    if visits is not None:
+    if ts is not None:
         t = ts
-        y, integrals, reached = read_visits(spec, visits, tape, ts)
-    elif ts is not None:
-        t = ts
-        y, integrals, reached = read(spec, tape, ts, "right")
+        if visits is not None:
+            y, integrals, reached = read_visits(spec, visits, tape, ts)
+        else:
+            y, integrals, reached = read(spec, tape, ts, "right")
     counts, code = outcome.counts, outcome.code
     if ts is not None and is_traced((ts, tape.t0, tape.t1)):
         strange = ok & jnp.any(outside(ts, tape.t0, tape.t1))
         code = jnp.where(strange, int(Result.invalid_save_time), code).astype(code.dtype)
     stats = Stats(
-        counts.steps, counts.rejected, counts.evaluations, counts.rows, counts.events,
-        counts.touches,
+        steps=counts.steps, rejected=counts.rejected, evaluations=counts.evaluations,
+        rows=counts.rows, events=counts.events, touches=counts.touches,
     )  # fmt: skip
-    units = None if system.units is None else tuple(sorted(system.units.items()))
     return Solution(
-        t, y, reached, integral, integrals, final, code, stats, last, tape, outcome.pace, spec,
-        log_size, units, system.adapt_back,
-    )  # fmt: skip
+        t=t,
+        y=y,
+        reached=reached,
+        integral=integral,
+        integrals=integrals,
+        final=final,
+        result=code,
+        stats=stats,
+        last=last,
+        tape=tape,
+        pace=outcome.pace,
+        spec=spec,
+        max_events=log_size,
+        units=None if system.units is None else tuple(sorted(system.units.items())),
+        adapt=system.adapt_back,
+        tolerance=tolerance,
+        on_grazing=on_grazing,
+    )

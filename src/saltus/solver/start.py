@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, frozen
+from ..base.types import Flag, Number, Params, Whole
 from ..model.algebraic_states import attached, begun
 from ..model.builder import Built, build
 from ..model.model import At, Model, Par
@@ -22,22 +24,21 @@ from .context import current_probe
 
 
 def first_state(
-    system: HybridSystem, start: Instant, p: Any, t1: Any = None, repair: bool = False
+    system: HybridSystem, start: Instant, p: Params, t1: Number | None = None, repair: bool = False
 ) -> tuple[Model, At, Par]:
     """The model of a system, the row state at its start, and its parameters as leaves."""
     if isinstance(system, HybridSystem) and system.adapt_start is not None:
         start = system.adapt_start(start, p)
     shapes, parts = dismantle(system, start, p)
     built = build(system, shapes, parts)
-    t1 = parts.t if t1 is None else t1
-    theta, iota = _parameters(system, start, p, parts, built, t1)
+    theta, iota = _parameters(system, start, p, parts, built, parts.t if t1 is None else t1)
     given = (parts.x, parts.z, parts.d, parts.d_others, parts.mode, parts.signals)
     at, backward = _preparation(built.model, repair)(given, theta, iota)
     return built.model, at, Par(theta, iota, backward)
 
 
 def _parameters(
-    system: HybridSystem, start: Instant, p: Any, parts: Parts, built: Built, t1: Any
+    system: HybridSystem, start: Instant, p: Params, parts: Parts, built: Built, t1: Number
 ) -> tuple[Leaves, Leaves]:
     """theta and iota in the order model.py gives."""
     ticks = []
@@ -51,7 +52,7 @@ def _parameters(
 
 
 @functools.lru_cache(maxsize=256)
-def _preparation(model: Model, repair: bool) -> Any:
+def _preparation(model: Model, repair: bool) -> Callable[[tuple, Leaves, Leaves], tuple[At, Flag]]:
     """The first row state from the leaves of the start."""
 
     def prepare(parts: tuple, theta: Leaves, iota: Leaves) -> tuple[At, Any]:
@@ -75,7 +76,7 @@ def _preparation(model: Model, repair: bool) -> Any:
     return jax.jit(prepare)
 
 
-def _first_tick(theta: Leaves, slot: int, backward: Any) -> Any:
+def _first_tick(theta: Leaves, slot: int, backward: Flag) -> Whole:
     """The count of the first tick strictly after the start (before it, going backward)."""
     period, offset, t0 = theta[slot], theta[slot + 1], theta[0]
     ratio = (t0 - offset) / period

@@ -9,16 +9,20 @@ Which parameters carry a tangent at each level is a mask.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves
+from ..base.types import Flag, Scalar, Whole
 from ..model.algebraic_states import determined
 from ..model.jumps import Firing, approach, reset
 from ..model.model import At, Par
 from ..simulate.record import GRAZES, READ, Spec, action_of
+
+if TYPE_CHECKING:
+    from ..solution.solution import Solution
 
 Mask = tuple[bool, ...]
 
@@ -26,14 +30,50 @@ Mask = tuple[bool, ...]
 class RowData(NamedTuple):
     """What was recorded about one row and is not differentiated."""
 
-    h: Any
-    kind: Any
-    member: Any
+    h: Scalar
+    kind: Whole
+    member: Whole
     i: Leaves
     z: Leaves
     aux: Leaves
     iota: Leaves
-    backward: Any
+    backward: Flag
+
+    @property
+    def is_read(self) -> Flag:
+        """Whether it is an excursion to a save time."""
+        return self.kind == READ
+
+    @property
+    def action(self) -> Whole:
+        """The action of an approach or a reset."""
+        return action_of(self.kind)
+
+
+class Rules(Protocol):
+    """Another way to differentiate rows: by equations of its own (saltus.continuous)."""
+
+    def tangent(
+        self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
+        ds: Leaves, dtheta: Leaves,
+    ) -> Leaves:  # fmt: skip
+        """The tangent at the end of a row."""
+        ...
+
+    def cotangent(
+        self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
+        lam: Leaves, held: Leaves,
+    ) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
+        """The adjoint at its start, what it adds to the gradient, and what is carried on."""
+        ...
+
+    def carried(self, spec: Spec, state: Leaves) -> Leaves:
+        """What an adjoint sweep takes along from the end, besides the adjoints."""
+        ...
+
+    def look_at(self, sol: Solution) -> None:
+        """Called with every solution that is to be differentiated so."""
+        ...
 
 
 def par_of(spec: Spec, theta: Leaves, row: RowData) -> Par:
@@ -52,7 +92,7 @@ def flow_row(
     at = At(s[0], s[1:], row.i, row.z)
     if len(theta) > spec.model.n_theta:
         left = save_time(spec, theta, row) - s[0]
-        row = row._replace(h=jnp.where(row.kind == READ, left, row.h))
+        row = row._replace(h=jnp.where(row.is_read, left, row.h))
     end = spec.stepper.row(spec.model, par, at, row.h, row.aux, degree)
     w = end.w
     if probing:
@@ -63,7 +103,7 @@ def flow_row(
     return (s[0] + row.h, *w)
 
 
-def save_time(spec: Spec, theta: Leaves, row: RowData) -> Any:
+def save_time(spec: Spec, theta: Leaves, row: RowData) -> Scalar:
     """The save time of an excursion, as an offset from t0; parameters end with all of them."""
     ts = theta[spec.model.n_theta]
     inside = jnp.clip(row.member, 0, ts.shape[0] - 1)
@@ -89,7 +129,7 @@ def approach_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row:
     due = None
     if len(theta) > model.n_theta and k == len(model.actions) - 1:
         end = model.time_of(model.actions[k], at, par)
-        due = jnp.where(action_of(row.kind) > k, save_time(spec, theta, row), end)
+        due = jnp.where(row.action > k, save_time(spec, theta, row), end)
     firing = Firing(row.member, due, jnp.abs(row.h) > 0, jnp.abs(row.h) > GRAZES)
     there = approach(model, model.actions[k], at, par, firing, degree)
     return _like(s, there)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
 import numpy as np
@@ -13,6 +13,10 @@ import numpy as np
 from ..base.text import picture
 from ..base.tracing import is_tracer
 from ..base.tracing_errors import UNTRACEABLE, noted, untraceable
+from ..base.types import Function, HostArray, Number, Params, Tree
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Direction = Literal["falling", "rising", "either"]
 DIRECTIONS = {"falling": -1, "rising": 1, "either": 0}
@@ -29,13 +33,13 @@ class Instant(eqx.Module):
     """
 
     t: Any
-    x: Any
-    z: Any = None
-    d: Any = None
-    u: Any = None
+    x: Tree
+    z: Tree = None
+    d: Tree = None
+    u: Tree = None
     member: Any = None
     mode: Any = None
-    dx: Any = None
+    dx: Tree = None
 
     def __repr__(self) -> str:
         fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]
@@ -53,7 +57,7 @@ class Instant(eqx.Module):
         return dataclasses.replace(self, **changes)
 
 
-def _values(tree: Any) -> str:
+def _values(tree: Tree) -> str:
     """A pytree with its numbers written out where they are known and few."""
     if isinstance(tree, dict):
         return "{" + ", ".join(f"{k!r}: {_values(v)}" for k, v in tree.items()) + "}"
@@ -69,11 +73,11 @@ def _values(tree: Any) -> str:
 
 
 # what messages that are complete contain
-SAID = re.compile(r"There, now\.|Model functions are called|while the model is translated")
+FULL_MESSAGE = re.compile(r"There, now\.|Model functions are called|while the model is translated")
 WRONG_ARITY = re.compile(r"takes .*positional argument|missing \d+ required positional")
 
 
-def called(owner: str, fn: Callable, now: Any, p: Any) -> Any:
+def called(owner: str, fn: Function, now: object, p: Params) -> Any:
     """`fn(now, p)`; what goes wrong in it is reported with the function's own name."""
     try:
         return fn(now, p)
@@ -83,7 +87,11 @@ def called(owner: str, fn: Callable, now: Any, p: Any) -> Any:
         what = f"it reads {error}, which is not there" if isinstance(error, KeyError) else error
         raise ValueError(f"{owner}: {what}. {_names(now, p)}") from error
     except Exception as error:
-        text = str(error) if isinstance(error, TypeError) and not SAID.search(str(error)) else ""
+        text = (
+            str(error)
+            if isinstance(error, TypeError) and not FULL_MESSAGE.search(str(error))
+            else ""
+        )
         if WRONG_ARITY.search(text):
             raise TypeError(
                 f"{owner}: {error}. Model functions are called with (now, p): write "
@@ -95,24 +103,27 @@ def called(owner: str, fn: Callable, now: Any, p: Any) -> Any:
         raise
 
 
-def _names(now: Any, p: Any) -> str:
+def _names(now: object, p: Params) -> str:
     names = getattr(now, "shown", ("x", "z", "d", "u", "dx"))
     fields = [(k, getattr(now, k)) for k in names]
     shown = [f"now.{k} is {picture(v)}" for k, v in fields if v is not None or k in "xz"]
     return f"There, {', '.join(shown)}, and p is {picture(p)}."
 
 
-def _callable(owner: str, field: str, value: Any, optional: bool = False) -> None:
-    if value is None and optional:
+def check_function(
+    owner: str, field: str, value: object, optional: bool = False, gives: str = "value",
+    write: str = "",
+) -> None:  # fmt: skip
+    """Refuses what is no function: all model functions are called with `(now, p)`, by `called`."""
+    if callable(value) or (value is None and optional):
         return
-    if not callable(value):
-        raise TypeError(
-            f"{owner}: {field} is {value!r}, expected a function (now, p) -> value. "
-            f"Write {field}=lambda now, p: ..."
-        )
+    raise TypeError(
+        f"{owner}: {field} is {value!r}, expected a function (now, p) -> {gives}. "
+        f"Write {write or f'{field}=lambda now, p: ...'}"
+    )
 
 
-def _name(kind: str, name: Any) -> None:
+def _name(kind: str, name: object) -> None:
     if not isinstance(name, str) or not name:
         raise TypeError(
             f"{kind}: the name is {name!r}, expected a non-empty string. "
@@ -158,12 +169,12 @@ class Event:
     def __post_init__(self):
         _name("Event", self.name)
         owner = f'event "{self.name}"'
-        _callable(owner, "guard", self.guard)
-        _callable(owner, "reset", self.reset, optional=True)
-        _callable(owner, "active", self.active, optional=True)
-        _callable(owner, "undo", self.undo, optional=True)
+        check_function(owner, "guard", self.guard)
+        check_function(owner, "reset", self.reset, optional=True)
+        check_function(owner, "active", self.active, optional=True)
+        check_function(owner, "undo", self.undo, optional=True)
         if not isinstance(self.zeno, str):
-            _callable(owner, "zeno", self.zeno, optional=True)
+            check_function(owner, "zeno", self.zeno, optional=True)
         if self.direction not in DIRECTIONS:
             raise ValueError(
                 f"{owner}: direction is {self.direction!r}, expected one of 'falling', 'rising', "
@@ -180,11 +191,11 @@ class Event:
 class Ticks:
     """Times `offset + k * period`, counted with an integer so that they never drift."""
 
-    period: Any
-    offset: Any = 0.0
+    period: Number | Function
+    offset: Number | Function = 0.0
 
 
-def every(period: Any, offset: Any = 0.0) -> Ticks:
+def every(period: Number | Function, offset: Number | Function = 0.0) -> Ticks:
     """The times `offset + k * period` strictly after the start, for `TimeEvent`.
 
     Both may be numbers or functions `(now, p) -> value`, evaluated at the start of the solve.
@@ -214,8 +225,8 @@ class TimeEvent:
         _name("TimeEvent", self.name)
         owner = f'time event "{self.name}"'
         if not isinstance(self.next_time, Ticks):
-            _callable(owner, "next_time", self.next_time)
-        _callable(owner, "reset", self.reset, optional=True)
+            check_function(owner, "next_time", self.next_time)
+        check_function(owner, "reset", self.reset, optional=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -241,13 +252,13 @@ class HybridSystem:
 
     flow: Callable
     constraint: Callable | None = None
-    events: tuple = ()
+    events: Sequence[Event | TimeEvent] = ()
     rate: Callable | None = None
     output: Callable | None = None
-    inputs: Any = None
+    inputs: Function | Tree = None
     units: dict | None = None
-    index: Any = None
-    sparsity: Any = None
+    index: int | Tree = None
+    sparsity: str | HostArray | csr_array | None = None
     invariant: Callable | None = None
     modes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     pinned: Callable | None = dataclasses.field(default=None, repr=False)
@@ -258,11 +269,11 @@ class HybridSystem:
     forward_only: str | None = dataclasses.field(default=None, repr=False)  # why, if so
 
     def __post_init__(self):
-        _callable("HybridSystem", "flow", self.flow)
-        _callable("HybridSystem", "constraint", self.constraint, optional=True)
-        _callable("HybridSystem", "rate", self.rate, optional=True)
-        _callable("HybridSystem", "output", self.output, optional=True)
-        _callable("HybridSystem", "invariant", self.invariant, optional=True)
+        check_function("HybridSystem", "flow", self.flow)
+        check_function("HybridSystem", "constraint", self.constraint, optional=True)
+        check_function("HybridSystem", "rate", self.rate, optional=True)
+        check_function("HybridSystem", "output", self.output, optional=True)
+        check_function("HybridSystem", "invariant", self.invariant, optional=True)
         events = (self.events,) if isinstance(self.events, Event | TimeEvent) else self.events
         if not isinstance(events, Iterable):
             raise TypeError(
@@ -286,6 +297,6 @@ class HybridSystem:
         object.__setattr__(self, "events", events)
 
 
-def from_function(f: Callable) -> Callable:
+def from_function(f: Function) -> Function:
     """A flow from a plain right-hand side `f(t, x, p)`."""
     return lambda now, p: f(now.t, now.x, p)

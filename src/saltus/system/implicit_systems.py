@@ -7,13 +7,14 @@ are in mass_matrices.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import split
 from ..base.text import picture
+from ..base.types import Function, Params, Tree
 from .hybrid import Event, HybridSystem, Instant, TimeEvent, called
 from .views import View, count
 
@@ -21,8 +22,8 @@ from .views import View, count
 class Implicit(NamedTuple):
     """The algebraic states of a fully implicit system: x' and the user's own."""
 
-    dx: Any
-    z: Any
+    dx: Tree
+    z: Tree
 
 
 def fully_implicit(
@@ -31,9 +32,9 @@ def fully_implicit(
     events: Sequence[Event | TimeEvent] = (),
     rate: Callable | None = None,
     output: Callable | None = None,
-    inputs: Any = None,
+    inputs: Function | Tree = None,
     units: dict | None = None,
-    index: Any = None,
+    index: int | Tree = None,
 ) -> HybridSystem:
     r"""A system $0 = F(x', x, z, d, p, t)$: `residual(now, p)` reads x' as `now.dx`.
 
@@ -48,7 +49,7 @@ def fully_implicit(
             "reads now.dx. Write fully_implicit(lambda now, p: now.dx + now.x)."
         )
 
-    def constraint(now: Instant, p: Any) -> Any:
+    def constraint(now: Instant, p: Params) -> Tree:
         now = _implicit_seen(now)
         value = called("residual", residual, now, p)
         got, slopes, states = count(value), count(now.dx), count(now.z)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.tracing import is_tracer
+from ..base.types import Array, Flag, Numbers, Scalar, Vector, Whole
 
 
 class Signal(eqx.Module):
     """A signal with breakpoints `times` (M) and `values` (leading axis M or M - 1)."""
 
-    times: Any
-    values: Any
+    times: Vector
+    values: Array
 
-    def __init__(self, times: Any, values: Any):
+    def __init__(self, times: Numbers, values: Numbers):
         self.times = jnp.asarray(times, dtype=float)
         self.values = jnp.asarray(values, dtype=float)
         name = type(self).__name__
@@ -31,7 +30,7 @@ class Signal(eqx.Module):
         self._check(name)
 
     @classmethod
-    def of_leaves(cls, times: Any, values: Any) -> Signal:
+    def of_leaves(cls, times: Vector, values: Array) -> Signal:
         """A signal of leaves that were checked before."""
         signal = object.__new__(cls)
         object.__setattr__(signal, "times", times)
@@ -41,11 +40,11 @@ class Signal(eqx.Module):
     def _check(self, name: str) -> None:
         raise NotImplementedError
 
-    def value(self, t: Any, segment: Any) -> Any:
+    def value(self, t: Scalar, segment: Whole) -> Array:
         """The value at `t` when `segment` breakpoints have been passed."""
         raise NotImplementedError
 
-    def segment(self, t: Any, backward: Any) -> Any:
+    def segment(self, t: Scalar, backward: Flag | bool) -> Whole:
         """How many breakpoints lie before `t` (a breakpoint at `t` counts as passed)."""
         after = jnp.searchsorted(self.times, t, side="right")
         return jnp.where(backward, jnp.searchsorted(self.times, t, side="left"), after)
@@ -56,6 +55,9 @@ class Steps(Signal):
 
     With one value fewer than times, the last time is the end of the last piece.
     """
+
+    def __init__(self, times: Numbers, values: Numbers):
+        super().__init__(times, values)
 
     def _check(self, name: str) -> None:
         m = self.times.shape[0]
@@ -69,12 +71,15 @@ class Steps(Signal):
                 f"along the first axis (or {m - 1}, the last time being the end)."
             )
 
-    def value(self, t: Any, segment: Any) -> Any:
+    def value(self, t: Scalar, segment: Whole) -> Array:
         return self.values[jnp.clip(segment - 1, 0, self.values.shape[0] - 1)]
 
 
 class Ramps(Signal):
     """Piecewise linear through `(times, values)`, constant before the first and after the last."""
+
+    def __init__(self, times: Numbers, values: Numbers):
+        super().__init__(times, values)
 
     def _check(self, name: str) -> None:
         m = self.times.shape[0]
@@ -84,7 +89,7 @@ class Ramps(Signal):
                 "along the first axis."
             )
 
-    def value(self, t: Any, segment: Any) -> Any:
+    def value(self, t: Scalar, segment: Whole) -> Array:
         last = self.times.shape[0] - 1
         if last == 0:
             return self.values[0]
@@ -101,5 +106,5 @@ def _increase(times: np.ndarray) -> bool:
     return not np.isnan(times).any() and bool(np.all(times[1:] > times[:-1]))
 
 
-def is_signal(node: Any) -> bool:
+def is_signal(node: object) -> bool:
     return isinstance(node, Signal)

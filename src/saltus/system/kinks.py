@@ -8,7 +8,7 @@ comparison as a recorded flag, which changes only at that event, so that every s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,16 +16,18 @@ import jax.numpy as jnp
 from jax import core
 from jax.extend import core as jex
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
-from ..base.control_flow import always_compiled
-from ..base.jax_names import bind_again, inner_jaxprs
+from ..base.batching import aligned
+from ..base.jax_names import aval_of, bind_again, inner_jaxprs
+from ..base.kernel import always_compiled, register
 from ..base.rewrite import line_kept
+from ..base.types import Array, Atom, ClosedJaxpr, Jaxpr, Number, T, Tangent, Vector
 
 when_p = Primitive("saltus_when")
 
 
-def when(cond: Any, a: Any, b: Any) -> Any:
+def when(cond: Number, a: T, b: T) -> T:
     """`a` where `cond`, else `b`; inside a flow or a rate, the change is located as an event.
 
     `cond` is built from comparisons (`<`, `<=`, `>`, `>=`) with `&`, `|`, `~`, or is a number,
@@ -38,39 +40,32 @@ def when(cond: Any, a: Any, b: Any) -> Any:
     return jax.tree.map(lambda u, v: _one(cond, u, v), a, b)
 
 
-def _one(cond: Any, a: Any, b: Any) -> Any:
+def _one(cond: Array, a: Number, b: Number) -> Array:
     dtype = jnp.result_type(a, b)
     shape = jnp.broadcast_shapes(jnp.shape(cond), jnp.shape(a), jnp.shape(b))
     operands = [jnp.broadcast_to(jnp.asarray(v, dtype), shape) for v in (a, b)]
     return when_p.bind(jnp.broadcast_to(cond, shape), *operands)
 
 
-def _select(cond: Any, a: Any, b: Any) -> Any:
+def _select(cond: Array, a: Array, b: Array) -> Array:
     return jax.lax.select(cond, a, b)
 
 
-when_p.def_impl(always_compiled(_select))
-when_p.def_abstract_eval(lambda cond, a, b: core.ShapedArray(a.shape, a.dtype))
-mlir.register_lowering(when_p, mlir.lower_fun(_select, multiple_results=False))
-
-
-def _batch(args: Any, dims: Any) -> tuple:
-    size = next(v.shape[d] for v, d in zip(args, dims, strict=True) if d is not None)
-    moved = [
-        jnp.broadcast_to(v, (size, *v.shape)) if d is None else jnp.moveaxis(v, d, 0)
-        for v, d in zip(args, dims, strict=True)
-    ]
-    return when_p.bind(*moved), 0
-
-
-def _jvp(primals: Any, tangents: Any) -> tuple:
+def _jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tuple[Array, Array]:
     cond, a, b = primals
     _, da, db = (ad.instantiate_zeros(t) for t in tangents)
     return when_p.bind(cond, a, b), _select(cond, da, db)
 
 
-batching.primitive_batchers[when_p] = _batch
-ad.primitive_jvps[when_p] = _jvp
+register(
+    when_p,
+    _select,
+    lambda cond, a, b: core.ShapedArray(a.shape, a.dtype),
+    batch=lambda args, dims: (when_p.bind(*aligned(args, dims)), 0),
+    jvp=_jvp,
+    impl=always_compiled(_select),
+    in_kernels=True,
+)
 
 _COMPARE = {"gt": 1, "ge": 1, "lt": -1, "le": -1}
 _LOGIC = {
@@ -92,23 +87,23 @@ def find_kinks(fn: Callable, avals: list) -> Kinks:
     closed = jax.make_jaxpr(fn)(*avals)
     flat = jax.make_jaxpr(lambda *a: _inline(closed.jaxpr, closed.consts, a))(*avals)
     compared = _comparisons(flat.jaxpr)
-    sizes = [v.aval.size for v in compared]
+    sizes = [aval_of(v).size for v in compared]
 
-    def guard(*args: Any) -> Any:
+    def guard(*args: Array) -> Vector:
         _, differences = _evaluate(flat, args, compared, None)
         return jnp.concatenate([jnp.ravel(d).astype(jnp.float64) for d in differences])
 
-    def flow(flags: Any, *args: Any) -> list:
+    def flow(flags: Vector, *args: Array) -> list[Array]:
         given, k = {}, 0
         for var, size in zip(compared, sizes, strict=True):
-            given[var] = (flags[k : k + size] > 0).reshape(var.aval.shape)
+            given[var] = (flags[k : k + size] > 0).reshape(aval_of(var).shape)
             k += size
         return _evaluate(flat, args, compared, given)[0]
 
     return Kinks(sum(sizes), flow, guard)
 
 
-def uses_when(jaxpr: Any) -> bool:
+def uses_when(jaxpr: Jaxpr) -> bool:
     """Whether a jaxpr has a `when` anywhere."""
     return any(
         eqn.primitive is when_p or any(map(uses_when, inner_jaxprs(eqn.params)))
@@ -116,11 +111,13 @@ def uses_when(jaxpr: Any) -> bool:
     )
 
 
-def _inline(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
+def _inline(
+    jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], top: bool = True
+) -> list[Any]:
     """Evaluate with inner `jit`s written out, so that everything is on one level."""
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
-    def read(v: Any) -> Any:
+    def read(v: Atom) -> Any:
         return v.val if isinstance(v, jex.Literal) else env[v]
 
     for eqn in jaxpr.eqns:
@@ -142,20 +139,20 @@ def _inline(jaxpr: Any, consts: Any, args: Any, top: bool = True) -> list:
     return [read(v) for v in jaxpr.outvars]
 
 
-def _comparisons(jaxpr: Any) -> list:
+def _comparisons(jaxpr: Jaxpr) -> list[jex.Var]:
     """The variables of the comparisons that conditions of `when` depend on."""
     made = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
     found: list = []
 
-    def visit(var: Any) -> None:
+    def visit(var: Atom) -> None:
         if isinstance(var, jex.Literal) or var not in made:
             return
         eqn = made[var]
         name = eqn.primitive.name
-        if name in _COMPARE and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.floating):
+        if name in _COMPARE and jnp.issubdtype(aval_of(eqn.invars[0]).dtype, jnp.floating):
             if var not in found:
                 found.append(var)
-        elif name in ("eq", "ne") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.floating):
+        elif name in ("eq", "ne") and jnp.issubdtype(aval_of(eqn.invars[0]).dtype, jnp.floating):
             raise ValueError(
                 "saltus.when: a condition tests floats for equality, which is never crossed. "
                 "Compare with <, <=, > or >=."
@@ -170,7 +167,9 @@ def _comparisons(jaxpr: Any) -> list:
     return found
 
 
-def _evaluate(closed: Any, args: Any, compared: list, given: dict | None) -> tuple[list, list]:
+def _evaluate(
+    closed: ClosedJaxpr, args: Sequence[Array], compared: list, given: dict | None
+) -> tuple[list, list]:
     """Evaluate a flat jaxpr; comparisons in `given` are not computed but read from there.
 
     Returns the outputs and, for each comparison, the difference of its sides.
@@ -179,7 +178,7 @@ def _evaluate(closed: Any, args: Any, compared: list, given: dict | None) -> tup
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *args], strict=True))
     differences: dict = {}
 
-    def read(v: Any) -> Any:
+    def read(v: Atom) -> Any:
         return v.val if isinstance(v, jex.Literal) else env[v]
 
     for eqn in jaxpr.eqns:

@@ -7,8 +7,8 @@ and differential states that are combinations of the entries of x: `Split` takes
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -21,26 +21,29 @@ from ..base.jax_names import under_jit
 from ..base.leaves import split as tree_split
 from ..base.text import picture
 from ..base.tracing import is_tracer
+from ..base.types import Flag, Function, HostArray, Matrix, Numbers, Params, T, Tree, Vector
 from ..linalg.factor import factor, solve
 from ..linalg.vectors import Layout
-from .hybrid import Event, HybridSystem, Instant, TimeEvent, called
+from .hybrid import Event, HybridSystem, Instant, TimeEvent, called, check_function
 from .views import View, count
 
-ZERO, CLEAR = 1e-13, 1e-9  # singular values, of the balanced matrix: below, zero; above, not
+# Singular values of the balanced matrix: zero below the first, not zero above the second.
+MAX_ZERO, MIN_NONZERO = 1e-13, 1e-9
+Mass: TypeAlias = "Function | _Constant"  # M as it is solved for
 
 
 def mass_matrix(
-    mass: Any,
+    mass: Function | Matrix | HostArray,
     flow: Callable,
     constraint: Callable | None = None,
     *,
-    like: Any = None,
+    like: Numbers | None = None,
     events: Sequence[Event | TimeEvent] = (),
     rate: Callable | None = None,
     output: Callable | None = None,
-    inputs: Any = None,
+    inputs: Function | Tree = None,
     units: dict | None = None,
-    index: Any = None,
+    index: int | Tree = None,
 ) -> HybridSystem:
     r"""A system $M x' = f(now, p)$, with $0 = g(now, p)$ where there is a `constraint`.
 
@@ -53,45 +56,41 @@ def mass_matrix(
     null spaces (as circuits do, whatever their capacitances). That is checked at the start.
     What M does not hold of x is a guess, in a start and after a reset.
     """
-    if not callable(flow):
-        raise TypeError(
-            f"mass_matrix: the flow is {flow!r}, expected a function (now, p) -> M x'. "
-            "Write mass_matrix(M, lambda now, p: ...)."
-        )
+    write = "mass_matrix(M, lambda now, p: ...)."
+    check_function("mass_matrix", "flow", flow, gives="M x'", write=write)
     known = mass if like is None else like
     split = None if callable(known) or is_tracer(known) else Split.of(known)
-    if not callable(mass):
-        matrix = mass
-        mass = (lambda now, p: matrix) if split is None else _Constant(matrix, split)
+    law: Mass = mass if callable(mass) else lambda now, p: mass
+    if split is not None and not callable(mass):
+        law = _Constant(mass, split)
     if split is None or split.regular:
         return HybridSystem(
-            flow=lambda now, p: _solved(mass, flow, now, p), constraint=constraint, index=index,
-            events=events,  # type: ignore[arg-type]
-            rate=rate, output=output, inputs=inputs, units=units,
-            check_start=lambda now, p: _check_start(mass, split, constraint, now, p),
+            flow=lambda now, p: _solved(law, flow, now, p), constraint=constraint, index=index,
+            events=events, rate=rate, output=output, inputs=inputs, units=units,
+            check_start=lambda now, p: _check_start(law, split, constraint, now, p),
         )  # fmt: skip
     view = View(lambda now, p: split.seen(now), split.held)
     if constraint is not None and index is not None and not isinstance(index, int):
         index = {"mass": split.label([1] * len(split.standing)), "constraint": index}
     return HybridSystem(
-        flow=lambda now, p: split.slope(mass, flow, split.seen(now), p),
+        flow=lambda now, p: split.slope(law, flow, split.seen(now), p),
         constraint=lambda now, p: split.residual(flow, constraint, split.seen(now), p),
         events=view.events(events), rate=view.function("rate", rate),
         output=view.function("output", output or (lambda now, p: now.x)),
         inputs=inputs, units=units, index=index, adapt_start=lambda now, p: split.held(now),
         adapt_back=split.seen,
-        check_start=lambda now, p: _check_start(mass, split, constraint, split.seen(now), p),
+        check_start=lambda now, p: _check_start(law, split, constraint, split.seen(now), p),
     )  # fmt: skip
 
 
 class _Constant:
     """The inverse of what is regular in a constant matrix."""
 
-    def __init__(self, matrix: Any, split: Split):
+    def __init__(self, matrix: Numbers, split: Split):
         block = np.asarray(matrix, dtype=float)[np.ix_(split.rows, split.columns)]
-        self.inverse = np.linalg.inv(block)
+        self.inverse: Any = np.linalg.inv(block)
 
-    def slope(self, force: Any) -> Any:
+    def slope(self, force: Vector) -> Vector:
         if force.shape != self.inverse.shape[:1]:
             n = len(self.inverse)
             raise ValueError(
@@ -101,7 +100,7 @@ class _Constant:
         return self.inverse @ force
 
 
-def _solved(mass: Callable, flow: Callable, now: Instant, p: Any) -> Any:
+def _solved(mass: Mass, flow: Callable, now: Instant, p: Params) -> Tree:
     """x' from $M x' = f$ for a regular M, given as a matrix or by what it does."""
     force = called("flow", flow, now, p)
     if isinstance(mass, _Constant):
@@ -124,23 +123,25 @@ def _at_rest(now: Instant) -> Instant:
     return now.replace(dx=jax.tree.map(jnp.zeros_like, now.x))
 
 
-def _is_matrix(value: Any, x: Any) -> bool:
+def _is_matrix(value: Tree, x: Tree) -> bool:
     n = jnp.shape(x) if hasattr(x, "shape") else ()
     return len(n) == 1 and hasattr(value, "shape") and jnp.shape(value) == (*n, *n)
 
 
-def _like(value: Any, x: Any) -> bool:
+def _like(value: Tree, x: Tree) -> bool:
     return jax.tree.structure(value) == jax.tree.structure(x) and count(value) == count(x)
 
 
-def _columns(mass: Callable, now: Instant, p: Any) -> tuple[Any, Callable]:
+def _columns(mass: Callable, now: Instant, p: Params) -> tuple[Matrix, Callable]:
     """M from what it does with x', and how a vector becomes an x."""
     at_rest, join = ravel_pytree(_at_rest(now).dx)
     matrix = jax.jacfwd(lambda w: ravel_pytree(mass(now.replace(dx=join(w)), p))[0])(at_rest)
     return matrix, join
 
 
-def _check_start(mass: Any, split: Split | None, constraint: Any, now: Instant, p: Any) -> None:
+def _check_start(
+    mass: Mass, split: Split | None, constraint: Function | None, now: Instant, p: Params
+) -> None:
     """Whether M can be treated as it was announced, where its numbers are known."""
     if constraint is None and now.z is not None:
         raise ValueError(
@@ -160,7 +161,7 @@ def _check_start(mass: Any, split: Split | None, constraint: Any, now: Instant, 
 
 
 @eqx.filter_jit
-def _matrix(mass: Callable, now: Instant, p: Any, reads: Any) -> Any:
+def _matrix(mass: Callable, now: Instant, p: Params, reads: object) -> Matrix | None:
     """M at an instant; None where it has another shape than x, which the flow reports.
 
     `reads` are the values that the function reads: with others, it is another program.
@@ -171,7 +172,7 @@ def _matrix(mass: Callable, now: Instant, p: Any, reads: Any) -> Any:
     return _columns(mass, now, p)[0] if _like(value, now.x) else None
 
 
-def _plain(v: Any) -> Any:
+def _plain(v: T) -> T:
     return jax.lax.stop_gradient(v) if is_tracer(v) else v
 
 
@@ -189,23 +190,24 @@ def _check_matrix(m: np.ndarray, split: Split | None) -> None:
             "out of x' and f."
         )
     sizes = np.linalg.svd(_balanced(m), compute_uv=False)
-    if sizes[-1] <= ZERO * len(m):
+    if sizes[-1] <= MAX_ZERO * len(m):
         what = "M" if split is None else "like= is regular, but M"
+        rank = int(np.sum(sizes > MIN_NONZERO))
         raise ValueError(
-            f"mass_matrix: {what} is singular at the start (rank {int(np.sum(sizes > CLEAR))} of "
-            f"{len(m)}). Write mass_matrix(M, flow, like=...) with M at typical parameters as a "
-            "plain array, from which its algebraic equations are found; x is one vector then."
+            f"mass_matrix: {what} is singular at the start (rank {rank} of {len(m)}). Write "
+            "mass_matrix(M, flow, like=...) with M at typical parameters as a plain array, from "
+            "which its algebraic equations are found; x is one vector then."
         )
 
 
-def _divide(matrix: Any, rhs: Any) -> Any:
+def _divide(matrix: Matrix, rhs: Vector) -> Vector:
     """$M^{-1} f$, with all derivatives."""
     if not Layout((rhs.shape,)).scalar:
         return jnp.linalg.solve(matrix, rhs)
     return jnp.stack(solve(factor(tuple(map(tuple, jnp.asarray(matrix)))), tuple(rhs)))
 
 
-def _vector(value: Any, x: Any) -> Any:
+def _vector(value: Tree, x: Tree) -> Vector:
     """`value`, which has to be a vector like x."""
     if not hasattr(x, "shape") or len(x.shape) != 1 or jnp.shape(value) != x.shape:
         raise ValueError(
@@ -219,8 +221,8 @@ def _vector(value: Any, x: Any) -> Any:
 class Held(NamedTuple):
     """The algebraic states of a system with a singular mass matrix: entries of x, the user's z."""
 
-    x: Any
-    z: Any
+    x: Vector
+    z: Tree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -239,7 +241,7 @@ class Split:
     relation: np.ndarray
 
     @classmethod
-    def of(cls, matrix: Any) -> Split:
+    def of(cls, matrix: Numbers) -> Split:
         """The split of a matrix, its rank decided by singular values after balancing."""
         if is_tracer(matrix):
             raise TypeError(
@@ -254,10 +256,10 @@ class Split:
             )
         balanced = _balanced(m)
         sizes = np.linalg.svd(balanced, compute_uv=False) if m.size else np.zeros(0)
-        rank = int(np.sum(sizes > ZERO * max(len(m), 1)))
+        rank = int(np.sum(sizes > MAX_ZERO * max(len(m), 1)))
         if rank == 0:
             raise ValueError("mass_matrix: M is zero, so nothing moves. Write a constraint.")
-        if sizes[rank - 1] < CLEAR:
+        if sizes[rank - 1] < MIN_NONZERO:
             raise ValueError(
                 f"mass_matrix: M is singular to {sizes[rank - 1]:.1e} of its size, too little to "
                 "call it regular and too much to call it singular. Set what should be zero to "
@@ -288,10 +290,8 @@ class Split:
     def __str__(self) -> str:
         lines = [f"M is {self.size} x {self.size} and has rank {len(self.rows)}."]
         if not self.regular:
-            zero = [
-                _sum("f", i, self.rows, -k)
-                for i, k in zip(self.standing, self.relation, strict=True)
-            ]
+            pairs = zip(self.standing, self.relation, strict=True)
+            zero = [_sum("f", i, self.rows, -k) for i, k in pairs]
             lines += ["Differential states: " + ", ".join(self.combinations()) + "."]
             lines += ["Algebraic states: " + ", ".join(f"x[{k}]" for k in self.free) + "."]
             lines += ["Algebraic equations: " + ", ".join(f"0 = {v}" for v in zero) + "."]
@@ -302,7 +302,7 @@ class Split:
         pairs = zip(self.columns, self.kernel, strict=True)
         return [_sum("x", c, self.free, k) for c, k in pairs]
 
-    def label(self, values: Any) -> dict:
+    def label(self, values: Iterable[Any]) -> dict:
         """Equations by the number of their row."""
         return {f"row {i}": v for i, v in zip(self.standing, values, strict=True)}
 
@@ -325,7 +325,7 @@ class Split:
         a = x[np.array(self.columns)] + self.kernel @ free
         return now.replace(x=a, z=Held(free, now.z))
 
-    def slope(self, mass: Callable, flow: Callable, now: Instant, p: Any) -> Any:
+    def slope(self, mass: Mass, flow: Callable, now: Instant, p: Params) -> Vector:
         """a' from $M_{QP} a' = f_Q$; NaN if M has other null spaces than the split."""
         force = _vector(called("flow", flow, now, p), now.x)[np.array(self.rows)]
         if isinstance(mass, _Constant):
@@ -339,7 +339,7 @@ class Split:
         block = matrix[np.ix_(np.array(self.rows), np.array(self.columns))]
         return jnp.where(self.fits(jax.lax.stop_gradient(matrix)), _divide(block, force), jnp.nan)
 
-    def fits(self, matrix: Any) -> Any:
+    def fits(self, matrix: Matrix | HostArray) -> Flag:
         """Whether a matrix has the null spaces of the split."""
         part = lambda i, j: matrix[np.ix_(np.array(i, int), np.array(j, int))]
         block = part(self.rows, self.columns)
@@ -347,28 +347,24 @@ class Split:
         along = part(self.standing, self.columns) - self.relation @ block
         corner = part(self.standing, self.free) - self.relation @ part(self.rows, self.free)
         off = jnp.max(jnp.array([jnp.max(jnp.abs(v)) for v in (across, along, corner)]))
-        return off <= CLEAR * jnp.max(jnp.abs(matrix))
+        return off <= MIN_NONZERO * jnp.max(jnp.abs(matrix))
 
-    def residual(self, flow: Callable, constraint: Callable | None, now: Instant, p: Any) -> Any:
+    def residual(self, flow: Function, rule: Function | None, now: Instant, p: Params) -> Tree:
         """$0 = f_i - L_i f_Q$, and the user's own equations."""
         force = _vector(called("flow", flow, now, p), now.x)
-        rows = self.label(
-            force[np.array(self.standing)] - self.relation @ force[np.array(self.rows)]
-        )
-        return (
-            rows
-            if constraint is None
-            else {"mass": rows, "constraint": called("constraint", constraint, now, p)}
-        )
+        left = force[np.array(self.standing)] - self.relation @ force[np.array(self.rows)]
+        rows = self.label(left)
+        if rule is None:
+            return rows
+        return {"mass": rows, "constraint": called("constraint", rule, now, p)}
 
 
 def _balanced(m: np.ndarray) -> np.ndarray:
     """M with rows and columns scaled to a largest entry near 1; zeros stay."""
     m = m.copy()
-    for _ in range(20):
-        for axis in (0, 1):
-            largest = np.abs(m).max(axis=axis, keepdims=True)
-            m /= np.sqrt(np.where(largest > 0, largest, 1.0))
+    for axis in 20 * (0, 1):
+        largest = np.abs(m).max(axis=axis, keepdims=True)
+        m /= np.sqrt(np.where(largest > 0, largest, 1.0))
     return m
 
 

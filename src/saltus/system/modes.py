@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.text import picture
-from .hybrid import Direction, Event, HybridSystem, Instant, TimeEvent, called
+from ..base.types import Array, Function, Number, Params, Tree, Whole
+from .hybrid import Direction, Event, HybridSystem, Instant, TimeEvent, called, check_function
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,9 +55,9 @@ def automaton(
     events: Sequence[Event | TimeEvent] = (),
     rate: Callable | None = None,
     output: Callable | None = None,
-    inputs: Any = None,
+    inputs: Function | Tree = None,
     units: dict | None = None,
-    index: Any = None,
+    index: int | Tree = None,
 ) -> HybridSystem:
     """A system of named modes. Start it with `Instant(..., mode="name")`.
 
@@ -100,16 +101,11 @@ def _check(modes: Mapping[str, Mode]) -> None:
                 f'automaton: mode "{name}" is {mode!r}, expected a Mode. '
                 f'Write {{"{name}": Mode(flow=..., exits=[Exit(guard, to="...")])}}.'
             )
-        if not callable(mode.flow):
-            raise TypeError(
-                f'automaton: the flow of mode "{name}" is {mode.flow!r}, expected a function '
-                "(now, p) -> x'."
-            )
-        if mode.constraint is not None and not callable(mode.constraint):
-            raise TypeError(
-                f'automaton: the constraint of mode "{name}" is {mode.constraint!r}, expected a '
-                "function (now, p) -> equations. Write Mode(flow, constraint=..., exits=[...])."
-            )
+        owner = f'automaton: mode "{name}"'
+        write = "Mode(flow, constraint=..., exits=[...])."
+        check_function(owner, "flow", mode.flow, gives="x'", write=write)
+        check_function(owner, "constraint", mode.constraint, True, "equations", write)
+        check_function(owner, "rate", mode.rate, True)
         if not isinstance(mode.exits, Sequence):
             raise TypeError(
                 f'automaton: the exits of mode "{name}" are {mode.exits!r}, expected a list. '
@@ -121,6 +117,8 @@ def _check(modes: Mapping[str, Mode]) -> None:
                     f'automaton: an exit of mode "{name}" is {e!r}, expected an Exit. '
                     'Write exits=[Exit(guard=..., to="...")].'
                 )
+            for field, optional in (("guard", False), ("reset", True), ("undo", True)):
+                check_function(f'{owner}: exit to "{e.to}"', field, getattr(e, field), optional)
             if e.to not in modes:
                 raise ValueError(
                     f'automaton: mode "{name}" exits to "{e.to}", which is not one of '
@@ -128,14 +126,14 @@ def _check(modes: Mapping[str, Mode]) -> None:
                 )
 
 
-def gate(now: Instant, p: Any, k: int) -> tuple[Instant, Any]:
+def gate(now: Instant, p: Params, k: int) -> tuple[Instant, Params]:
     """The same values, but without derivatives where mode `k` is not the current one.
 
     A mode's flow may be singular elsewhere; this keeps 0 * inf out of reverse mode.
     """
     here = now.mode == k
 
-    def hold(v: Any) -> Any:
+    def hold(v: Tree) -> Tree:
         dtype = getattr(v, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             return v
@@ -145,7 +143,7 @@ def gate(now: Instant, p: Any, k: int) -> tuple[Instant, Any]:
 
 
 def _flows(flows: dict[str, Callable]) -> Callable:
-    def flow(now: Instant, p: Any) -> Any:
+    def flow(now: Instant, p: Params) -> Tree:
         values = []
         for k, (name, fn) in enumerate(flows.items()):
             value = called(f'mode "{name}": flow', fn, *gate(now, p, k))
@@ -164,21 +162,21 @@ def _flows(flows: dict[str, Callable]) -> Callable:
     return flow
 
 
-def complete(x: Any, dx: Any) -> Any:
+def complete(x: Tree, dx: Tree) -> Tree:
     """States that a mode does not mention stand still."""
     if isinstance(x, dict) and isinstance(dx, dict) and set(dx) <= set(x):
         return {k: dx[k] if k in dx else jax.tree.map(jnp.zeros_like, v) for k, v in x.items()}
     return dx
 
 
-def _equations(name: str, rule: Callable | None, now: Instant, p: Any) -> Any:
+def _equations(name: str, rule: Callable | None, now: Instant, p: Params) -> Tree:
     return None if rule is None else called(f'mode "{name}": constraint', rule, now, p)
 
 
 def _constraints(rules: dict[str, Callable | None]) -> Callable:
     """One constraint: in each mode its own equations, and `0 = z_i` for the rest."""
 
-    def constraint(now: Instant, p: Any) -> Any:
+    def constraint(now: Instant, p: Params) -> Tree:
         values = []
         for k, (name, rule) in enumerate(rules.items()):
             value = _equations(name, rule, *gate(now, p, k))
@@ -194,7 +192,7 @@ def _pins(rules: dict[str, Callable | None]) -> Callable:
     `rules` are the equations of each mode without these, and which those are.
     """
 
-    def pinned(now: Instant, p: Any) -> Any:
+    def pinned(now: Instant, p: Params) -> Tree:
         values = []
         for name, rule in rules.items():
             value = jax.eval_shape(lambda name=name, rule=rule: _equations(name, rule, now, p))
@@ -202,7 +200,7 @@ def _pins(rules: dict[str, Callable | None]) -> Callable:
         return _pick(now.mode, values)
 
     def own(name: str, rule: Callable | None) -> Callable:
-        def equations(now: Instant, p: Any) -> tuple[Any, Any]:
+        def equations(now: Instant, p: Params) -> tuple[Any, Any]:
             nothing = jax.tree.map(jnp.zeros_like, now.z)
             return _pinned(name, now.z, _equations(name, rule, now, p), nothing)
 
@@ -212,7 +210,7 @@ def _pins(rules: dict[str, Callable | None]) -> Callable:
     return pinned
 
 
-def _pinned(name: str, z: Any, value: Any, rest: Any) -> tuple[Any, Any]:
+def _pinned(name: str, z: Tree, value: Tree, rest: Tree) -> tuple[Any, Any]:
     """A mode's equations with `rest` (the pins) filled in, and which those are."""
     if not jax.tree.leaves(z):
         raise ValueError(
@@ -244,7 +242,7 @@ def _pinned(name: str, z: Any, value: Any, rest: Any) -> tuple[Any, Any]:
 
 
 def _rates(rates: list[Callable | None]) -> Callable:
-    def rate(now: Instant, p: Any) -> Any:
+    def rate(now: Instant, p: Params) -> Tree:
         values = [
             None if fn is None else called("rate", fn, *gate(now, p, k))
             for k, fn in enumerate(rates)
@@ -256,7 +254,7 @@ def _rates(rates: list[Callable | None]) -> Callable:
     return rate
 
 
-def _pick(mode: Any, values: list) -> Any:
+def _pick(mode: Whole, values: list) -> Tree:
     structures = {jax.tree.structure(v) for v in values}
     if len(structures) > 1:
         shown = "; ".join(str(s) for s in structures)
@@ -265,7 +263,7 @@ def _pick(mode: Any, values: list) -> Any:
             "same fields in every mode."
         )
 
-    def one(*leaves: Any) -> Any:
+    def one(*leaves: Number) -> Array:
         out = jnp.asarray(leaves[-1])
         for k in range(len(leaves) - 2, -1, -1):
             out = jnp.where(mode == k, leaves[k], out)
@@ -277,14 +275,14 @@ def _pick(mode: Any, values: list) -> Any:
 def _exit(names: tuple[str, ...], name: str, e: Exit) -> Event:
     k, target = names.index(name), names.index(e.to)
 
-    def guard(now: Instant, p: Any) -> Any:
+    def guard(now: Instant, p: Params) -> Array:
         return e.guard(*gate(now, p, k))
 
-    def reset(now: Instant, p: Any) -> Instant:
+    def reset(now: Instant, p: Params) -> Instant:
         after = now if e.reset is None else e.reset(now, p)
         return after.replace(mode=target) if isinstance(after, Instant) else after
 
-    def undo(now: Instant, p: Any) -> Instant:
+    def undo(now: Instant, p: Params) -> Instant:
         before = now if e.undo is None else e.undo(now, p)
         return before.replace(mode=k) if isinstance(before, Instant) else before
 

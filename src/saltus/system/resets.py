@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +13,14 @@ import jax.numpy as jnp
 from ..base.leaves import aval, frozen, split
 from ..base.text import picture
 from ..base.tracing import trace
+from ..base.types import Array, Leaves, Params
 from ..linalg.factor import factor, jacobian
 from ..linalg.newton import attach, newton
-from ..linalg.vectors import Layout
-from .hybrid import Instant
+from ..linalg.vectors import Layout, Vec
+from .hybrid import Instant, check_function
 from .views import count
 
-DERIVATIVES = 4  # how many derivatives the root of an implicit reset carries
+ROOT_DERIVATIVES = 4  # of the root of an implicit reset, that are exact
 _solves: contextvars.ContextVar[list] = contextvars.ContextVar("solves")
 
 
@@ -64,7 +64,7 @@ def implicit_reset(
             'Write unknowns=("x", "z").'
         )
 
-    def reset(now: Instant, p: Any) -> Instant:
+    def reset(now: Instant, p: Params) -> Instant:
         _solves.get([]).append(residual)
         first = now if guess is None else guess(now, p)
         if not isinstance(first, Instant):
@@ -77,7 +77,7 @@ def implicit_reset(
         rest, rest_floats, rest_others = split((first, now, p))
         n, m = len(floats), len(floats) + len(rest_floats)
 
-        def equations(*flat: Any) -> list:
+        def equations(*flat: Array) -> list[Array]:
             after, before, parameters = rest.join(flat[n:m], flat[m:])
             after = after.replace(**shape.join(flat[:n], others))
             return jax.tree.leaves(residual(after, before, parameters))
@@ -85,16 +85,16 @@ def implicit_reset(
         given = (*rest_floats, *rest_others)
         traced, closed = trace(equations, [aval(v) for v in (*floats, *given)])
         unknown = Layout(tuple(jnp.shape(v) for v in floats))
-        rows = Layout(tuple(v.aval.shape for v in traced.jaxpr.outvars))
+        rows = Layout(tuple(v.shape for v in traced.outputs))
 
-        def of(root: Any, closed: Any, given: Any) -> Any:
+        def of(root: Vec, closed: Sequence[Array], given: Leaves) -> Vec:
             return rows.pack(traced.call(*closed, *unknown.unpack(root), *given))
 
         # Newton sees no derivatives, also of what the residual closes over; attach brings them in.
         quiet = frozen((closed, given))
         found = newton(lambda y: of(y, *quiet), frozen(unknown.pack(floats))).value
         factors = factor(jacobian(lambda y: of(y, *quiet), found))
-        found = attach(lambda y: of(y, closed, given), found, factors, DERIVATIVES)
+        found = attach(lambda y: of(y, closed, given), found, factors, ROOT_DERIVATIVES)
         new = [
             jnp.asarray(v).astype(jnp.result_type(old))
             for v, old in zip(unknown.unpack(found), floats, strict=True)
@@ -105,7 +105,7 @@ def implicit_reset(
 
 
 def _unknowns(
-    given: Sequence[str] | None, residual: Callable, first: Instant, now: Instant, p: Any
+    given: Sequence[str] | None, residual: Callable, first: Instant, now: Instant, p: Params
 ) -> tuple[str, ...]:
     """The fields that the equations are solved for; there have to be enough of them."""
     value = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, residual(first, now, p)))
@@ -136,15 +136,12 @@ def remember(
         "x": (x,) if isinstance(x, str) else tuple(x),
         "z": (z,) if isinstance(z, str) else tuple(z),
     }
-    if reset is not None and not callable(reset):
-        raise TypeError(
-            f"remember: the reset is {reset!r}, expected a function (now, p) -> Instant. Name "
-            'states with x= and z=: remember(x="u", z="s").'
-        )
+    write = 'remember(x="u", z="s"): states are named with x= and z=.'
+    check_function("remember", "the reset", reset, True, "Instant", write)
     if not any(wanted.values()):
         raise ValueError('remember: nothing to remember. Write remember(x="u", z="s").')
 
-    def keep(now: Instant, p: Any) -> Any:
+    def keep(now: Instant, p: Params) -> Instant:
         after = now if reset is None else reset(now, p)
         if not isinstance(after, Instant):
             return after

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..base.tracing import is_tracer
-from .hybrid import DIRECTIONS, Event, HybridSystem, Instant
+from ..base.types import Array, Flag, Number, Params, T, Tree
+from .hybrid import DIRECTIONS, Event, HybridSystem, Instant, TimeEvent
 
 _known: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
@@ -27,11 +27,11 @@ def one_way(system: HybridSystem) -> bool:
     return system.forward_only is not None or any(_undone(e) for e in system.events)
 
 
-def _undone(event: Any) -> bool:
+def _undone(event: Event | TimeEvent) -> bool:
     return isinstance(event, Event) and (event.undo is not None or event.came is not None)
 
 
-def directed(system: Any, t0: Any, t1: Any) -> Any:
+def directed(system: T, t0: Number, t1: Number) -> T | HybridSystem:
     """The system as a solve from `t0` to `t1` looks at it.
 
     Where these are not known, it is the one for time that goes forward (see
@@ -60,7 +60,10 @@ def _reversed(system: HybridSystem) -> HybridSystem:
         )
     if why is not None:
         raise ValueError(f"solve: t1 lies before the start, but {why}.")
-    events = tuple(_undoing(system.flow, e) if _undone(e) else e for e in system.events)
+    events = tuple(
+        _undoing(system.flow, e) if isinstance(e, Event) and _undone(e) else e
+        for e in system.events
+    )
     return dataclasses.replace(system, events=events)
 
 
@@ -68,13 +71,13 @@ def _undoing(flow: Callable, event: Event) -> Event:
     """The event as a solve backward in time sees it."""
     undo: Callable = event.undo  # type: ignore[assignment]
 
-    def guard(now: Instant, p: Any) -> Any:
+    def guard(now: Instant, p: Params) -> Array:
         return event.guard(undo(now, p), p)
 
-    def active(now: Instant, p: Any) -> Any:
+    def active(now: Instant, p: Params) -> Flag:
         return event.active(undo(now, p), p)  # type: ignore[misc]
 
-    def possible(now: Instant, p: Any) -> Any:
+    def possible(now: Instant, p: Params) -> Flag:
         b = undo(now, p)
         time = jnp.asarray(b.t, jnp.float64)
         along = (jnp.ones_like(time), _like(b.x, flow(b, p)))
@@ -91,5 +94,5 @@ def _undoing(flow: Callable, event: Event) -> Event:
     )  # fmt: skip
 
 
-def _like(x: Any, dx: Any) -> Any:
+def _like(x: Tree, dx: Tree) -> Tree:
     return jax.tree.map(lambda v, d: jnp.broadcast_to(d, jnp.shape(v)).astype(v.dtype), x, dx)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,14 @@ import numpy as np
 from ..base.leaves import split
 from ..base.text import picture
 from ..base.tracing import is_tracer
-from .hybrid import Event, HybridSystem, Instant, TimeEvent, called
+from ..base.types import Flag, Function, Params, Scalar, T, Tree, Whole
+from .hybrid import Event, HybridSystem, Instant, TimeEvent, called, check_function
 from .inputs import is_signal
 from .modes import Mode, automaton, complete, gate
 
+E = TypeVar("E")  # an event, as it was given
 ABOVE, BELOW, SLIDING = range(3)  # in the order of the modes
-ROUNDS = 3  # of Newton's method back to the surface: the distance squares in each
+NEWTON_ROUNDS = 3  # back to the surface: the distance is squared in each
 EPS = float(np.finfo(float).eps)
 
 
@@ -35,7 +37,7 @@ def sliding(
     events: Sequence[Event | TimeEvent] = (),
     rate: Callable | None = None,
     output: Callable | None = None,
-    inputs: Any = None,
+    inputs: Function | Tree = None,
     units: dict | None = None,
     name: str = "surface",
 ) -> HybridSystem:
@@ -52,11 +54,8 @@ def sliding(
     sliding began cannot be found.
     """
     for label, fn in (("surface", surface), ("above", above), ("below", below)):
-        if not callable(fn):
-            raise TypeError(
-                f"sliding: {label} is {fn!r}, expected a function (now, p) -> value. Write "
-                "sliding(surface, above, below), three functions of (now, p)."
-            )
+        write = "sliding(surface, above, below), three functions of (now, p)."
+        check_function("sliding", label, fn, write=write)
     if not isinstance(name, str) or not name:
         raise TypeError(f'sliding: the name is {name!r}, expected text. Write name="belt".')
     at = Surface(surface, (above, below))
@@ -82,7 +81,7 @@ def sliding(
 class _NoInputs:
     """What the surface sees as `now.u`: an error that says why."""
 
-    def _no(self, key: Any) -> Any:
+    def _no(self, key: object) -> NoReturn:
         raise ValueError(
             "sliding: the surface reads now.u, whose rate of change is not known here. Write the "
             "surface with now.t, or keep the value in d and let a TimeEvent change it."
@@ -97,7 +96,7 @@ class Surface(NamedTuple):
     surface: Callable
     flows: tuple[Callable, Callable]  # above, below
 
-    def value(self, now: Instant, p: Any) -> Any:
+    def value(self, now: Instant, p: Params) -> Scalar:
         """h: positive above."""
         seen = now if now.u is None else now.replace(u=_NoInputs())
         value = jnp.asarray(called("sliding: surface", self.surface, seen, p))
@@ -108,27 +107,27 @@ class Surface(NamedTuple):
             )
         return value
 
-    def above(self, now: Instant, p: Any) -> Any:
+    def above(self, now: Instant, p: Params) -> Tree:
         return _shaped(now.x, called("sliding: above", self.flows[0], now, p))
 
-    def below(self, now: Instant, p: Any) -> Any:
+    def below(self, now: Instant, p: Params) -> Tree:
         return _shaped(now.x, called("sliding: below", self.flows[1], now, p))
 
-    def speed(self, now: Instant, p: Any, slope: Any) -> Any:
+    def speed(self, now: Instant, p: Params, slope: Tree) -> Scalar:
         """The rate of h along a flow: h_t + h_x f."""
 
-        def of(t: Any, x: Any) -> Any:
+        def of(t: Scalar, x: Tree) -> Scalar:
             return self.value(now.replace(t=t, x=x), p)
 
         t = jnp.asarray(now.t, float)
         return jax.jvp(of, (t, now.x), (jnp.ones_like(t), slope))[1]
 
-    def speeds(self, now: Instant, p: Any) -> tuple[Any, Any]:
+    def speeds(self, now: Instant, p: Params) -> tuple[Scalar, Scalar]:
         """The rates of h along both flows."""
         up, down = self.above(now, p), self.below(now, p)
         return self.speed(now, p, up), self.speed(now, p, down)
 
-    def along(self, now: Instant, p: Any) -> Any:
+    def along(self, now: Instant, p: Params) -> Tree:
         """The mixture of the flows that stays on the surface."""
         up, down = self.above(now, p), self.below(now, p)
         s_up, s_down = self.speed(now, p, up), self.speed(now, p, down)
@@ -138,28 +137,29 @@ class Surface(NamedTuple):
         weight = jnp.clip(s_down / against, -0.5, 1.5)
         return jax.tree.map(lambda a, b: b + weight * (a - b), up, down)
 
-    def off(self, now: Instant, p: Any) -> Any:
+    def off(self, now: Instant, p: Params) -> Scalar:
         """While sliding, how far the state is from the surface."""
         return jnp.where(now.mode == SLIDING, self.value(*gate(now, p, SLIDING)), 0.0)
 
-    def onto(self, now: Instant, p: Any) -> Any:
+    def onto(self, now: Instant, p: Params) -> Tree:
         """While sliding, the nearest x on the surface, from one that is close to it."""
         gated, p = gate(now, p, SLIDING)
         x = gated.x
-        for _ in range(ROUNDS):
+        for _ in range(NEWTON_ROUNDS):
             h, normal = jax.value_and_grad(lambda x: self.value(gated.replace(x=x), p))(x)
             size = sum(jnp.sum(n * n) for n in jax.tree.leaves(normal))
             x = jax.tree.map(lambda v, n, h=h, size=size: v - n * (h / size), x, normal)
         return jax.tree.map(lambda v, w: jnp.where(now.mode == SLIDING, v, w), x, now.x)
 
-    def rounding(self, now: Instant, p: Any) -> Any:
+    def rounding(self, now: Instant, p: Params) -> Scalar:
         """How far from zero h may be by the rounding of x."""
         normal = jax.grad(lambda x: self.value(now.replace(x=x), p))(now.x)
         terms = jax.tree.map(lambda v, n: jnp.sum(jnp.abs(v * n)), now.x, normal)
-        return 64 * EPS * sum(jax.tree.leaves(terms))
+        total: Any = sum(jax.tree.leaves(terms))
+        return 64 * EPS * total
 
 
-def _shaped(x: Any, dx: Any) -> Any:
+def _shaped(x: Tree, dx: Tree) -> Tree:
     """A flow with the shapes of x."""
     dx = complete(x, dx)
     if jax.tree.structure(dx) != jax.tree.structure(x):
@@ -180,15 +180,15 @@ def _side(at: Surface, name: str, side: int) -> Event:
     """
     sign, other = (1, BELOW) if side == ABOVE else (-1, ABOVE)
 
-    def push(now: Instant, p: Any) -> Any:
+    def push(now: Instant, p: Params) -> Scalar:
         flow = at.above if side == ABOVE else at.below
         return -sign * at.speed(now, p, flow(now, p))
 
-    def guard(now: Instant, p: Any) -> Any:
+    def guard(now: Instant, p: Params) -> Scalar:
         distance = sign * at.value(*gate(now, p, side))
         return jnp.where(now.mode == SLIDING, push(*gate(now, p, SLIDING)), distance)
 
-    def reset(now: Instant, p: Any) -> Instant:
+    def reset(now: Instant, p: Params) -> Instant:
         back = sign * at.speeds(now, p)[other] > 0  # the flow behind the surface leads to this side
         arriving = jnp.where(back, SLIDING, other)
         return now.replace(mode=jnp.where(now.mode == SLIDING, side, arriving))
@@ -196,7 +196,7 @@ def _side(at: Surface, name: str, side: int) -> Event:
     return Event(name, guard, reset, active=lambda now, p: now.mode != other)
 
 
-def _moving(at: Surface, event: Any) -> Any:
+def _moving(at: Surface, event: E) -> E:
     """An event of the user's, whose reset may move the state off the surface or across it."""
     names = [k for k in ("reset", "zeno") if callable(getattr(event, k, None))]
     if not isinstance(event, Event | TimeEvent) or not names:
@@ -207,7 +207,7 @@ def _moving(at: Surface, event: Any) -> Any:
 def _sided(at: Surface, reset: Callable) -> Callable:
     """A reset that also changes the mode, if it moves the state to another side."""
 
-    def sided(now: Instant, p: Any) -> Any:
+    def sided(now: Instant, p: Params) -> Instant:
         after = reset(now, p)
         if not isinstance(after, Instant) or after.mode is not now.mode:
             return after
@@ -218,7 +218,7 @@ def _sided(at: Surface, reset: Callable) -> Callable:
     return sided
 
 
-def _place(at: Surface, now: Instant, p: Any, h: Any) -> tuple[Any, Any]:
+def _place(at: Surface, now: Instant, p: Params, h: Scalar) -> tuple[Whole, Flag]:
     """The mode that a state asks for, and whether it has none: both flows lead away."""
     up, down = at.speeds(now, p)
     on = jnp.where(down > 0, jnp.where(up < 0, SLIDING, ABOVE), jnp.where(up > 0, ABOVE, BELOW))
@@ -226,14 +226,14 @@ def _place(at: Surface, now: Instant, p: Any, h: Any) -> tuple[Any, Any]:
     return mode, (h == 0) & (up > 0) & (down < 0)
 
 
-def _still(tree: Any) -> Any:
+def _still(tree: T) -> T:
     """The same without derivatives; under `grad` these are plain numbers."""
     return jax.tree.map(
         lambda v: jnp.asarray(jax.lax.stop_gradient(v)) if hasattr(v, "dtype") else v, tree
     )
 
 
-def _begun(at: Surface, name: str, inputs: Any, start: Any, p: Any) -> Any:
+def _begun(at: Surface, name: str, inputs: Function | Tree, start: T, p: Params) -> T | Instant:
     """A start with the mode of its place."""
     if not isinstance(start, Instant) or start.mode is not None:
         return start

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..base.types import Function, Params, T, Tree
 from .hybrid import Event, Instant, Ticks, TimeEvent, called
 
 
-def count(tree: Any) -> int:
+def count(tree: Tree) -> int:
     """How many numbers a pytree has."""
     return sum(math.prod(jnp.shape(v)) for v in jax.tree.leaves(tree))
 
@@ -26,18 +27,21 @@ class View:
     held: Callable[[Any], Instant]
     kind: type = Instant  # of what is seen
 
-    def function(self, owner: str, fn: Any) -> Any:
+    def function(self, owner: str, fn: T) -> T | Function:
         """A model function on the instant that its user sees."""
         return (lambda now, p: called(owner, fn, self.seen(now, p), p)) if callable(fn) else fn
 
-    def reset(self, owner: str, fn: Any) -> Any:
-        def reset(now: Instant, p: Any) -> Any:
+    def reset(self, owner: str, fn: Function | None) -> Function | None:
+        if fn is None:
+            return None
+
+        def reset(now: Instant, p: Params) -> Instant:
             after = called(owner, fn, self.seen(now, p), p)
             return self.held(after) if isinstance(after, self.kind) else after
 
-        return None if fn is None else reset
+        return reset
 
-    def event(self, event: Any) -> Any:
+    def event(self, event: T) -> T:
         owner = f'event "{getattr(event, "name", "")}"'
         if isinstance(event, Event):
             names = ("guard", "active")
@@ -51,7 +55,7 @@ class View:
             return event  # HybridSystem says what is wrong with it
         return dataclasses.replace(event, reset=self.reset(f"{owner}: reset", event.reset), **new)
 
-    def events(self, events: Any) -> Any:
+    def events(self, events: Sequence[Event | TimeEvent]) -> Sequence[Event | TimeEvent]:
         if isinstance(events, Event | TimeEvent):
-            events = (events,)
+            return (self.event(events),)
         return tuple(map(self.event, events)) if isinstance(events, Sequence) else events

@@ -14,10 +14,12 @@ import numpy as np
 from ..base.losses import of_numbers, scalar, uncompiled, unless_nan
 from ..base.pickling import LeftBehind, Portable
 from ..base.tracing import is_traced
+from ..base.types import Array, Number, Params, Scalar, Tree, Whole
 from ..solution.solution import Solution
 from ..solver.context import gathering
 from .differences import Differences, OneSided, checked, one_sided
-from .margins import INF, measure
+from .error_growth import dot_mismatch
+from .margins import INF, Margins, measure
 from .one_sided import Around, Bend, around
 from .solution_certificate import Certificate, certificate, radius
 from .text import short
@@ -27,21 +29,21 @@ from .verdict import VERDICTS
 class Reach(NamedTuple):
     """How far parameters may move along a direction, in multiples of it."""
 
-    events: Any  # until the sequence of events changes
-    saves: Any  # until an event passes a save time, either way
+    events: Scalar  # until the sequence of events changes
+    saves: Scalar  # until an event passes a save time, either way
 
 
 class LossCertificate(Portable, eqx.Module):
     """Can the gradient of a loss be trusted, and how far does it reach?"""
 
-    value: Any
-    gradient: Any
-    level: Any
+    value: Scalar
+    gradient: Tree
+    level: Whole
     certificates: tuple[Certificate, ...]
-    dot: Any  # the relative difference of forward and reverse derivative of the loss
+    dot: Scalar  # the relative difference of forward and reverse derivative of the loss
     differences: Differences | None
     sides: OneSided | None  # derivatives along the gradient from both sides; not inside `jit`
-    p: Any = eqx.field(repr=False)
+    p: Params = eqx.field(repr=False)
     loss: Callable = eqx.field(static=True, repr=False)
     bends: tuple[Bend, ...] = eqx.field(static=True, default=())  # where both sides differ
 
@@ -63,7 +65,7 @@ class LossCertificate(Portable, eqx.Module):
             found.append(NO_VALUE)
         elif not finite:
             found.append("the gradient is not finite")
-        elif not float(self.dot) <= DOT:
+        elif not float(self.dot) <= DOT_DIFFERENCE:
             found.append("forward and reverse derivative of the loss disagree")
         if self.differences is not None and self.differences.disagree:
             found.append("finite differences disagree with the gradient")
@@ -80,18 +82,18 @@ class LossCertificate(Portable, eqx.Module):
         """The sequence of events of all solutions."""
         return tuple(name for c in self.certificates for name in c.signature)
 
-    def trust_radius(self, direction: Any) -> Any:
+    def trust_radius(self, direction: Tree) -> Scalar:
         """How far p may move along `direction` before the sequence of events changes.
 
         In multiples of `direction`, to first order (M74).
         """
         return self.reach(direction).events
 
-    def reach(self, direction: Any) -> Reach:
+    def reach(self, direction: Tree) -> Reach:
         """The same, and until an event that changes something passes a save time."""
         return _reach(self.loss, self.p, _like(self.p, direction, "trust_radius"))
 
-    def one_sided(self, direction: Any) -> OneSided:
+    def one_sided(self, direction: Tree) -> OneSided:
         """The derivatives of the loss along `direction` from either side.
 
         At a kink (simultaneous events that do not commute, an event at a saved time) they differ,
@@ -109,7 +111,7 @@ class LossCertificate(Portable, eqx.Module):
         ]
         if self.differences is not None:
             lines.append(f"  {self.differences}")
-        lines += [f"  {bend}" for bend in self.bends[:MOST]]
+        lines += [f"  {bend}" for bend in self.bends[:LISTED_BENDS]]
         lines += self._range()
         return "\n".join([*lines, *map(repr, self.certificates)])
 
@@ -134,8 +136,8 @@ class LossCertificate(Portable, eqx.Module):
         return lines
 
 
-DOT = 1e-8
-MOST = 5  # bends that are listed
+DOT_DIFFERENCE = 1e-8  # relative, of forward and reverse derivative
+LISTED_BENDS = 5  # at most
 NO_VALUE = (
     "the loss is not a finite number: an event or a value that it reads may not exist, or a solve "
     "may have failed (throw=False)"
@@ -144,12 +146,15 @@ BENDS = "derivatives from both sides differ: the loss jumps or bends here"
 ONE_SIDE = "the loss exists on one side only: this is the boundary of what p may be"
 
 
-def certify(loss: Callable[[Any], Any], p: Any, *, differences: bool = False) -> LossCertificate:
+def certify(
+    loss: Callable[[Params], Number], p: Params, *, differences: bool = False
+) -> LossCertificate:
     """The value and gradient of `loss(p)`, and whether they can be trusted.
 
-    `loss` calls `solve`, once or more often, and returns a number. `differences=True` also checks
-    the gradient by finite differences, with steps within which the sequence of events stays. Pass
-    the plain function, not one wrapped in `jax.jit`; the call of `certify` itself may be jitted.
+    `loss` calls `solve`, once or more often, and returns a number. `p` are its parameters, any
+    pytree of numbers. `differences=True` also checks the gradient by finite differences, with steps
+    within which the sequence of events stays. Pass the plain function, not one wrapped in
+    `jax.jit`; the call of `certify` itself may be jitted.
     """
     plain, p = of_numbers(uncompiled(loss), p, "certify")
     (value, sols), gradient = jax.value_and_grad(functools.partial(_watched, plain), has_aux=True)(
@@ -160,7 +165,7 @@ def certify(loss: Callable[[Any], Any], p: Any, *, differences: bool = False) ->
     dot = _dot(plain, p, gradient)
     finite = jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(gradient)]).all()
     levels: list[Any] = [jnp.max(c.level) for c in certificates]
-    levels.append(jnp.where(finite & (dot <= DOT), 0, 2))
+    levels.append(jnp.where(finite & (dot <= DOT_DIFFERENCE), 0, 2))
     seen = _around(plain, p, value, gradient, certificates)
     levels.append(seen.level)
     check = None
@@ -174,7 +179,7 @@ def certify(loss: Callable[[Any], Any], p: Any, *, differences: bool = False) ->
 
 
 def _around(
-    loss: Callable, p: Any, value: Any, gradient: Any, certificates: Sequence[Certificate]
+    loss: Callable, p: Params, value: Scalar, gradient: Tree, certificates: Sequence[Certificate]
 ) -> Around:
     """Both sides of p: kinks of resets, outputs and the loss itself."""
     traced = is_traced((value, gradient))
@@ -185,7 +190,7 @@ def _around(
     return around(loss, p, value, gradient, rtol, traced)
 
 
-def _watched(loss: Callable, p: Any) -> tuple[Any, tuple[Solution, ...]]:
+def _watched(loss: Callable, p: Params) -> tuple[Scalar, tuple[Solution, ...]]:
     """The loss, and the solutions that it made."""
     with gathering() as sols:
         value = scalar(loss(p), "certify")
@@ -203,7 +208,7 @@ def _watched(loss: Callable, p: Any) -> tuple[Any, tuple[Solution, ...]]:
     return value, tuple(sols)
 
 
-def _dot(loss: Callable, p: Any, gradient: Any) -> Any:
+def _dot(loss: Callable, p: Params, gradient: Tree) -> Scalar:
     """A directional derivative, forward and from the gradient."""
     leaves, treedef = jax.tree.flatten(p)
     keys = jax.random.split(jax.random.key(3), max(len(leaves), 1))
@@ -213,14 +218,11 @@ def _dot(loss: Callable, p: Any, gradient: Any) -> Any:
     ]
     forward = jax.jvp(lambda q: loss(q), (p,), (jax.tree.unflatten(treedef, steps),))[1]
     terms = [g * v for g, v in zip(jax.tree.leaves(gradient), steps, strict=True)]
-    backward = sum(jnp.sum(v) for v in terms)
-    size = sum(jnp.sum(jnp.abs(v)) for v in terms)
-    off = jnp.abs(forward - backward)
-    return jnp.where(off == 0, 0.0, off / jnp.maximum(size, 1e-300))
+    return dot_mismatch([forward], terms, sum(jnp.sum(jnp.abs(v)) for v in terms))
 
 
-def _reach(loss: Callable, p: Any, direction: Any) -> Reach:
-    def run(q: Any) -> tuple:
+def _reach(loss: Callable, p: Params, direction: Tree) -> Reach:
+    def run(q: Params) -> tuple[list[Margins], list[Array]]:
         found = [measure(s) for s in _watched(loss, q)[1]]
         return [m.margins for m in found], [m.saves for m in found]
 
@@ -234,7 +236,7 @@ def _reach(loss: Callable, p: Any, direction: Any) -> Reach:
     return Reach(least(events), least(times))
 
 
-def _like(p: Any, direction: Any, owner: str) -> Any:
+def _like(p: Params, direction: Tree, owner: str) -> Tree:
     """A direction with the leaves of p."""
     if jax.tree.structure(direction) != jax.tree.structure(p):
         raise ValueError(
@@ -244,7 +246,7 @@ def _like(p: Any, direction: Any, owner: str) -> Any:
     return jax.tree.map(lambda d, v: jnp.asarray(d, jnp.result_type(v)), direction, p)
 
 
-def _downhill(p: Any, gradient: Any) -> Any:
+def _downhill(p: Params, gradient: Tree) -> Tree:
     """Minus the gradient in relative parameters, of length one; none where it vanishes."""
     step = jax.tree.map(lambda v, g: -g * v * v, p, gradient)
     largest = max(

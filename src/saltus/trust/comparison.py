@@ -6,7 +6,6 @@ import dataclasses
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +16,18 @@ from ..base.extras import available
 from ..base.losses import numbers_of, scalar
 from ..base.names import number_names
 from ..base.text import number, table
+from ..base.types import Number, Params, Tree
 from ..continuous import Continuous
 from ..continuous.api import solving
 from ..external import IDA
 from ..solver.context import asking, replacing
 from .differences import difference
 
-OTHER = 1e-5  # another solver, of other order, at the same tolerances
-AGREE = 1e-6  # relative: what two methods may differ by
-NOTE = 90  # letters
-COLUMNS = 4  # parameters that are shown
-SURE = 10  # times what differences may be off by their own account
+OTHER_SOLVER_ERROR = 1e-5  # relative, of a solver of other order at the same tolerances
+METHOD_DIFFERENCE = 1e-6  # relative, that two methods may have
+NOTE_LENGTH = 90  # characters
+SHOWN_PARAMETERS = 4
+ERROR_MARGIN = 10  # times the error that differences find themselves
 DIFFERENCES = "finite differences"
 MESH = "adjoint on the mesh of IDA"
 NAN = float("nan")
@@ -38,14 +38,14 @@ class Way:
     """A gradient by one method, and what it took."""
 
     name: str
-    gradient: Any = None  # like p; None where the method does not apply
+    gradient: Tree = None  # like p; None where the method does not apply
     off: float = NAN  # the largest difference to the reference, relative
     worst: str = ""  # the parameter of which it is
     agrees: bool = True
     seconds: float = NAN  # of a call, compiled; NaN where it could not be compiled
     compile_seconds: float = NAN
     megabytes: float = NAN  # of working memory; where nothing is compiled, what is kept to go back
-    own: Any = 0.0  # what it may be off by its own account, for each number
+    own: float | np.ndarray = 0.0  # what it may be off by its own account, for each number
     note: str = ""
 
     @property
@@ -82,8 +82,8 @@ class Comparison:
         return not self.disagree
 
     def __repr__(self) -> str:
-        shown = [f"d/d {name}" for name in self.names[:COLUMNS]]
-        more = ["..."] if len(self.names) > COLUMNS else []
+        shown = [f"d/d {name}" for name in self.names[:SHOWN_PARAMETERS]]
+        more = ["..."] if len(self.names) > SHOWN_PARAMETERS else []
         head = ["method", *shown, *more, "off", "ms", "compile s", "MB", ""]
         rows = [_cells(w, len(shown), more) for w in self.ways]
         left = (0, len(head) - 1)
@@ -146,12 +146,13 @@ def _why(way: Way, alone: bool) -> str:
 
 
 def compare(
-    loss: Callable[[Any], Any], p: Any, *, rtol: float = 1e-10, repeat: int = 3
+    loss: Callable[[Params], Number], p: Params, *, rtol: float = 1e-10, repeat: int = 3
 ) -> Comparison:
     """The gradient of `loss(p)` by every method that applies, with time, memory and agreement.
 
-    `loss` calls `saltus.solve`, once or more often, and returns a number. `rtol` is the tolerance
-    of the continuous methods. Times are the best of `repeat` calls.
+    `loss` calls `saltus.solve`, once or more often, and returns a number. `p` are its parameters,
+    any pytree of numbers. `rtol` is the tolerance of the continuous methods. Times are the best of
+    `repeat` calls.
     """
     numbers, whole = numbers_of(p, "compare")
     seen = solving(loss, "compare")
@@ -164,12 +165,12 @@ def compare(
     found.append(_external(run, numbers, repeat))
     found.append(_differences(run, numbers, reference.flat))
     names = tuple(number_names(numbers, "p"))
-    limit = max(AGREE, 64 * float(jnp.finfo(reference.flat.dtype).eps))
+    limit = max(METHOD_DIFFERENCE, 64 * float(jnp.finfo(reference.flat.dtype).eps))
     ways = tuple(judged(w, reference, names, limit) for w in found)
     return Comparison(value, ways, names, limit)
 
 
-def ways_of(rtol: float) -> Iterator[tuple[str, Any, Any]]:
+def ways_of(rtol: float) -> Iterator[tuple[str, Continuous | None, Callable]]:
     yield "adjoint sweep", None, jax.grad
     yield "tangent sweep", None, jax.jacfwd
     yield "continuous forward", Continuous(rtol=rtol), jax.jacfwd
@@ -177,7 +178,9 @@ def ways_of(rtol: float) -> Iterator[tuple[str, Any, Any]]:
         yield f"continuous adjoint, {variant}", Continuous(variant, rtol), jax.grad
 
 
-def measured(name: str, way: Any, kind: Any, loss: Callable, p: Any, repeat: int) -> Way:
+def measured(
+    name: str, way: Continuous | None, kind: Callable, loss: Callable, p: Params, repeat: int
+) -> Way:
     fn = jax.jit(kind(loss))
     try:
         with asking(way):
@@ -193,7 +196,7 @@ def measured(name: str, way: Any, kind: Any, loss: Callable, p: Any, repeat: int
     return Way(name, gradient, seconds=seconds, compile_seconds=compiling, megabytes=size)
 
 
-def _external(loss: Callable, p: Any, repeat: int) -> Way:
+def _external(loss: Callable, p: Params, repeat: int) -> Way:
     """The adjoint on a mesh that SUNDIALS chose: other steps, other events, not compiled."""
     if not available("sksundae"):
         return Way(MESH, note='needs pip install "saltus[sundials]"')
@@ -206,10 +209,10 @@ def _external(loss: Callable, p: Any, repeat: int) -> Way:
     except Exception as error:
         return Way(MESH, note=_first_sentence(error))
     note = "not compiled"
-    return Way(MESH, gradient, seconds=seconds, megabytes=size, own=OTHER, note=note)
+    return Way(MESH, gradient, seconds=seconds, megabytes=size, own=OTHER_SOLVER_ERROR, note=note)
 
 
-def _kept(loss: Callable, p: Any) -> float:
+def _kept(loss: Callable, p: Params) -> float:
     """Megabytes that a loss which is not compiled holds for its way back."""
     held = lambda: sum(a.nbytes for a in jax.live_arrays())
     before = held()
@@ -219,7 +222,7 @@ def _kept(loss: Callable, p: Any) -> float:
     return size / 1e6
 
 
-def seconds_of(fn: Callable, p: Any) -> float:
+def seconds_of(fn: Callable, p: Params) -> float:
     start = time.perf_counter()
     jax.block_until_ready(fn(p))
     return time.perf_counter() - start
@@ -227,10 +230,10 @@ def seconds_of(fn: Callable, p: Any) -> float:
 
 def _first_sentence(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    return textwrap.shorten(text.split(". ")[0].rstrip(".") + ".", NOTE, placeholder=" ...")
+    return textwrap.shorten(text.split(". ")[0].rstrip(".") + ".", NOTE_LENGTH, placeholder=" ...")
 
 
-def _differences(loss: Callable, p: Any, gradient: np.ndarray) -> Way:
+def _differences(loss: Callable, p: Params, gradient: np.ndarray) -> Way:
     """Central differences in every parameter, with steps that keep the sequence of events."""
     at, back = ravel_pytree(p)
     sizes = np.abs(np.asarray(at)) + 1e-3 * (np.asarray(at) == 0)
@@ -242,7 +245,7 @@ def _differences(loss: Callable, p: Any, gradient: np.ndarray) -> Way:
             return Way(DIFFERENCES, note="every step changes the sequence of events")
         found[k], errors[k] = looked.difference / size, looked.spread / size
     seconds = time.perf_counter() - start
-    own = SURE * errors / _weights(gradient)
+    own = ERROR_MARGIN * errors / _weights(gradient)
     note = f"good to {np.max(errors, initial=0.0) / _top(gradient):.0e}, not compiled"
     return Way(DIFFERENCES, back(jnp.asarray(found)), seconds=seconds, own=own, note=note)
 
@@ -256,7 +259,9 @@ def _weights(gradient: np.ndarray) -> np.ndarray:
     return np.maximum(np.abs(gradient), 1e-6 * _top(gradient))
 
 
-def judged(way: Way, reference: Way, names: tuple[str, ...], limit: float = AGREE) -> Way:
+def judged(
+    way: Way, reference: Way, names: tuple[str, ...], limit: float = METHOD_DIFFERENCE
+) -> Way:
     """With its largest difference to the reference, and whether that is agreement."""
     if not way.applies:
         return way

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..simulate.record import action_of, is_reset
+from ..base.types import Params, Scalar, Tree
 from ..solution.solution import Solution
 from ..solver.context import gathering
 
@@ -59,20 +59,14 @@ class Differences(NamedTuple):
 
 def signature(sol: Solution) -> tuple:
     """Which events happened, in order, kinks included."""
-    kinds = np.asarray(sol.tape.kind)[: int(sol.tape.n)].astype(int)
-    model = sol.spec.model
-    rows = [
-        k for k in np.flatnonzero(is_reset(kinds))
-        if model.actions[action_of(kinds[k])].kind != "signal"
-    ]  # fmt: skip
-    members = [int(sol.tape.member[0][k]) if sol.tape.member else 0 for k in rows]
-    return (int(sol.result), tuple(kinds[rows]), tuple(members))
+    fired = [f for f in sol.tape.events(sol.spec.model) if f.action.kind != "signal"]
+    return (int(sol.result), tuple(f.number for f in fired), tuple(f.member for f in fired))
 
 
-def _at(loss: Callable, p: Any, direction: Any, length: float) -> tuple[float, float, tuple]:
+def _at(loss: Callable, p: Params, direction: Tree, length: float) -> tuple[float, float, tuple]:
     """The loss, its derivative along the direction, and the events, `length` further on."""
 
-    def along(s: Any) -> tuple:
+    def along(s: Scalar) -> tuple[Scalar, tuple[Solution, ...]]:
         with gathering() as sols:
             value = loss(jax.tree.map(lambda v, d: v + s * d, p, direction))
         return value, tuple(sols)
@@ -89,7 +83,7 @@ def _forgiving(*point: Any) -> tuple[float, float, tuple]:
         return float("nan"), float("nan"), ()
 
 
-def _unit(p: Any, direction: Any) -> float:
+def _unit(p: Params, direction: Tree) -> float:
     """The length at which the direction is as large as the parameters."""
     sizes = [np.max(np.abs(np.asarray(v)), initial=0.0) for v in jax.tree.leaves(p)]
     steps = [np.max(np.abs(np.asarray(v)), initial=0.0) for v in jax.tree.leaves(direction)]
@@ -100,7 +94,7 @@ def _unit(p: Any, direction: Any) -> float:
 
 
 def one_sided(
-    loss: Callable, p: Any, direction: Any, unit: float | None = None, forgiving: bool = False
+    loss: Callable, p: Params, direction: Tree, unit: float | None = None, forgiving: bool = False
 ) -> OneSided:
     """Limits of the derivative from both sides, extrapolated to the point itself (M77)."""
     unit = _unit(p, direction) if unit is None else unit
@@ -122,7 +116,7 @@ def one_sided(
     return OneSided(left, right, above - below, below)
 
 
-def checked(loss: Callable, p: Any, gradient: Any) -> Differences:
+def checked(loss: Callable, p: Params, gradient: Tree) -> Differences:
     """Central differences along the gradient, with steps that keep the sequence of events."""
     scale = jax.tree.map(lambda v: abs(v) + 1e-3 * (v == 0), p)
     direction = jax.tree.map(lambda g, s: np.sign(np.asarray(g)) * s, gradient, scale)
@@ -130,7 +124,7 @@ def checked(loss: Callable, p: Any, gradient: Any) -> Differences:
     return difference(loss, p, direction, float(sum(np.sum(np.asarray(g) * d) for g, d in pairs)))
 
 
-def difference(loss: Callable, p: Any, direction: Any, slope: float) -> Differences:
+def difference(loss: Callable, p: Params, direction: Tree, slope: float) -> Differences:
     """The same along any direction, as large as the parameters, with that derivative."""
 
     def value(length: float) -> tuple[float, tuple]:

@@ -9,7 +9,6 @@ of the value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.losses import of_numbers, scalar, uncompiled, unless_nan
+from ..base.names import path_name
+from ..base.types import Number, Params, Scalar, Tree
 from ..solver.context import _Probe, _probing
 
 
@@ -26,37 +27,37 @@ class Estimate(eqx.Module):
     The errors are what is missing: `value + value_error` estimates the value of the exact solution.
     """
 
-    value: Any
-    gradient: Any
-    value_error: Any
-    gradient_error: Any
+    value: Scalar
+    gradient: Tree
+    value_error: Scalar
+    gradient_error: Tree
 
     def __repr__(self) -> str:
         lines = [f"value {float(self.value):.10g}, error about {float(self.value_error):.1e}"]
         leaves = jax.tree_util.tree_flatten_with_path(self.gradient)[0]
         errors = jax.tree.leaves(self.gradient_error)
         for (path, g), e in zip(leaves, errors, strict=True):
-            name = jax.tree_util.keystr(path).strip(".[]'\"") or "parameter"
+            name = path_name(path) or "parameter"
             size = np.max(np.abs(np.asarray(e)))
             worst = np.max(np.abs(np.asarray(g)))
             lines.append(f"d/d {name}: size {worst:.6g}, error about {size:.1e}")
         return "\n".join(lines)
 
 
-def error_estimate(loss: Callable[[Any], Any], p: Any) -> Estimate:
+def error_estimate(loss: Callable[[Params], Number], p: Params) -> Estimate:
     """The value and the gradient of `loss(p)`, and estimates of their discretisation errors.
 
-    `loss` calls `solve` and returns a number. Errors are exact minus computed: adding them improves
-    the result. The estimate is for the steps that were taken; it assumes that they are small enough
-    for the method to show its order, and that the flow is smooth: of kinks hidden in it, `certify`
-    knows. It costs several gradients.
-    Pass the plain function, not one wrapped in `jax.jit`; jit the call of `error_estimate` instead.
+    `loss` calls `solve` and returns a number; `p` are its parameters, any pytree of numbers. Errors
+    are exact minus computed: adding them improves the result. The estimate is for the steps that
+    were taken; it assumes that they are small enough for the method to show its order, and that the
+    flow is smooth: of kinks hidden in it, `certify` knows. It costs several gradients. Pass the
+    plain function, not one wrapped in `jax.jit`; jit the call of `error_estimate` instead.
     """
     plain, p = of_numbers(uncompiled(loss), p, "error_estimate")
     seen: list[_Probe] = []
 
-    def perturbed(eps: Any) -> tuple:
-        def value(p: Any) -> Any:
+    def perturbed(eps: Scalar) -> tuple[Scalar, Tree]:
+        def value(p: Params) -> Scalar:
             with _probing(eps) as probe:
                 seen.append(probe)
                 return scalar(plain(p))

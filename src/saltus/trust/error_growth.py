@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, frozen
+from ..base.types import Array, HostArray, Number, Scalar, Vector, Whole
 from ..model.model import Model
 from ..model.projection import along, condition
 from ..solution.solution import Solution
 from ..solution.tape import Tape
 from ..sweep.primitives import Recorded, replay
 
-CANCELLED = 1e-5  # of terms that may cancel
-FORGOTTEN = 0.1  # tangents that have decayed to less at the end need digits of this part only
-LARGE = 64  # algebraic numbers beyond which their equations are not looked at row by row
+T = TypeVar("T")
+CANCELLATION_PART = 1e-5  # of terms that may cancel
+DECAY_PART = (
+    0.1  # tangents that are smaller at the end count as if they were this part of the largest
+)
+MOST_ALGEBRAIC_NUMBERS = 64  # whose equations are looked at row by row
 
 
 class Growth(NamedTuple):
     """How an error in the state at the start grows, in units of the tolerances."""
 
-    rows: Any  # up to the start of each row
-    dot: Any  # the relative difference of tangent and adjoint sweep
-    moves: Any  # whether the time of a row depends on the start or on parameters
-    planned: Any  # from the end to a planned time that does, at least
-    shift: Any  # the relative change of derivatives when all states change by their tolerances
-    off: Any  # how far the states of each row are off, by the local errors of all steps before it
-    late: Any  # how far its time is
-    tangents: Any  # of p and of the rows, three side by side
+    rows: Vector  # up to the start of each row
+    dot: Scalar  # the relative difference of tangent and adjoint sweep
+    moves: Array  # whether the time of a row depends on the start or on parameters
+    planned: Scalar  # from the end to a planned time that does, at least
+    shift: Scalar  # the relative change of derivatives when all states change by their tolerances
+    off: (
+        Vector  # how far the states of each row are off, by the local errors of all steps before it
+    )
+    late: Vector  # how far its time is
+    tangents: tuple[Leaves, Sequence[Array]] | tuple[()]  # of p and of the rows, three side by side
 
 
-def remade(sol: Solution, p: Leaves, s0: Leaves, probe: Any = None) -> tuple[list, list]:
+def remade(
+    sol: Solution, p: Leaves, s0: Leaves, probe: Scalar | None = None
+) -> tuple[list[Array], list[Array]]:
     """The recorded states as functions of the parameters and of the first state.
 
     With `probe` = 1 the steps have their local errors added (M47)."""
@@ -71,7 +80,7 @@ def _directions(sol: Solution) -> tuple[Leaves, Leaves, Leaves]:
     keys = jax.random.split(jax.random.key(0), 4)
     sizes = _scales(sol, s0[1 : 1 + model.nx])
 
-    def column(key: Any, with_p: bool) -> tuple[Leaves, Leaves]:
+    def column(key: Array, with_p: bool) -> tuple[Leaves, Leaves]:
         p = parameters(sol)
         own = jax.random.split(key, model.nx + len(p))
         dw = [
@@ -85,7 +94,7 @@ def _directions(sol: Solution) -> tuple[Leaves, Leaves, Leaves]:
             with_p * jax.random.normal(k, v.shape) * (jnp.abs(v) + 1e-3 * (v == 0))
             for k, v in zip(own[model.nx :], p, strict=True)
         ]
-        if sum(v[0].size for v in sol.tape.z) <= LARGE:
+        if sum(v[0].size for v in sol.tape.z) <= MOST_ALGEBRAIC_NUMBERS:
             dw = _consistent(sol, dw, dp)
         return tuple(dp), (jnp.zeros_like(s0[0]), *dw, *rest)
 
@@ -138,11 +147,11 @@ def growth(sol: Solution) -> Growth:
     return Growth(ratio, dot, moves, _planned(sol, ends), shift, off, late, (wide[0], rows))
 
 
-def _lanes(tangents: Any, which: Any) -> Any:
+def _lanes(tangents: T, which: int | slice) -> T:
     return jax.tree.map(lambda v: v[which], tangents)
 
 
-def _finer(sol: Solution, columns: tuple) -> tuple[list, list]:
+def _finer(sol: Solution, columns: tuple) -> tuple[list[Array], list[Array]]:
     """Tangents along a tape that is off by the tolerances, with finer steps.
 
     First those of two columns, then the local errors of all steps (M47), carried along."""
@@ -158,7 +167,7 @@ def _finer(sol: Solution, columns: tuple) -> tuple[list, list]:
     return jax.vmap(lambda d, e: jax.jvp(run, point, (*d, e))[1])(wide, probes)
 
 
-def _off(sol: Solution, errors: list) -> tuple[Any, Any]:
+def _off(sol: Solution, errors: list) -> tuple[Vector, Vector]:
     """The estimated errors of all rows: of their states in units of the tolerances, of their times.
 
     Errors of different steps may cancel in one row: the largest of all rows before count."""
@@ -172,7 +181,7 @@ def _off(sol: Solution, errors: list) -> tuple[Any, Any]:
     return so_far(jnp.max(jnp.stack(each), axis=0)), so_far(jnp.abs(errors[0]))
 
 
-def _shift(sol: Solution, finer: list, last: list, rows: list, ends: list) -> Any:
+def _shift(sol: Solution, finer: list, last: list, rows: list, ends: list) -> Scalar:
     """How much tangents change along a tape that is off by the tolerances, with finer steps.
 
     States at rest let steps grow that are far too long for the tangents."""
@@ -181,11 +190,13 @@ def _shift(sol: Solution, finer: list, last: list, rows: list, ends: list) -> An
     off, size = _sizes(model, finer, rows, sizes, tape.n)
     end = [v[None] for v in sizes_at_end(sol)]
     off1, size1 = _sizes(model, [v[None] for v in last], [v[None] for v in ends], end, 0)
-    size, size1 = jnp.maximum(size, 1e-150), jnp.maximum(size1, FORGOTTEN * size)
+    size, size1 = jnp.maximum(size, 1e-150), jnp.maximum(size1, DECAY_PART * size)
     return jnp.maximum(off / size, off1 / jnp.maximum(size1, 1e-150))
 
 
-def _sizes(model: Model, finer: list, tangents: list, sizes: list, n: Any) -> tuple[Any, Any]:
+def _sizes(
+    model: Model, finer: list, tangents: list, sizes: list, n: Whole | int
+) -> tuple[Scalar, Scalar]:
     """The largest change of the tangents of x over rows, and their largest size."""
     used = jnp.arange(tangents[0].shape[0]) <= n
     norm = lambda v, s: jnp.sum((v / s) ** 2, axis=tuple(range(1, v.ndim)))
@@ -196,7 +207,7 @@ def _sizes(model: Model, finer: list, tangents: list, sizes: list, n: Any) -> tu
     return biggest(off), biggest(size)
 
 
-def _planned(sol: Solution, tangents: list) -> Any:
+def _planned(sol: Solution, tangents: list) -> Scalar:
     """From the end to the nearest planned time that moves with the start or with parameters."""
     model, tape = sol.spec.model, sol.tape
     nearest = jnp.full((), jnp.inf)
@@ -214,8 +225,14 @@ def sizes_at_end(sol: Solution) -> list:
 
 
 def _dot(
-    run: Any, p: Leaves, s0: Leaves, column: tuple, seeds: list, ends: list, values: list
-) -> Any:
+    run: Callable[[Leaves, Leaves], tuple[list, list]],
+    p: Leaves,
+    s0: Leaves,
+    column: tuple,
+    seeds: list,
+    ends: list,
+    values: list,
+) -> Scalar:
     """`<w, J v>` against `<J^T w, v>`.
 
     Where the influence of a parameter cancels out, rounding is left of terms as large as the
@@ -223,19 +240,26 @@ def _dot(
     dp, ds = jax.vjp(lambda p, s: run(p, s)[1], p, s0)[1](seeds)
     forward = [w * v for w, v in zip(seeds, ends, strict=True)]
     backward = [w * v for w, v in zip((*dp, *ds), (*column[0], *column[1]), strict=True)]
-    off = sum(jnp.sum(v) for v in forward) - sum(jnp.sum(v) for v in backward)
     size = sum(jnp.sum(jnp.abs(v)) for v in (*forward, *backward))
-    size += CANCELLED * sum(
+    size += CANCELLATION_PART * sum(
         jnp.sum(jnp.abs(w * v)) for w, v in zip(seeds, values, strict=False) if v.size
     )
+    return dot_mismatch(forward, backward, size)
+
+
+def dot_mismatch(
+    forward: Sequence[Array | HostArray], backward: Sequence[Array | HostArray], size: Number
+) -> Scalar:
+    """The dot test: how far `<w, J v>` is from `<J^T w, v>`, both as terms, relative to `size`."""
+    off = sum(jnp.sum(v) for v in forward) - sum(jnp.sum(v) for v in backward)
     return jnp.abs(off) / jnp.maximum(size, 1e-300)
 
 
 class Algebra(NamedTuple):
     """The equations for z, at their worst."""
 
-    condition: Any
-    drift: Any  # of equations of index 2 and invariants, in units of the tolerance
+    condition: Scalar
+    drift: Scalar  # of equations of index 2 and invariants, in units of the tolerance
 
 
 def algebra(sol: Solution) -> Algebra:
@@ -250,7 +274,7 @@ def algebra(sol: Solution) -> Algebra:
     least = jnp.min(jnp.stack([jnp.min(a) for a in atol]))
     drift = jax.vmap(lambda k: _residual(model, tape, k))(rows)
     size = rtol * _largest(tape, model) + least
-    small = sum(int(v[0].size) for v in tape.z) <= LARGE
+    small = sum(int(v[0].size) for v in tape.z) <= MOST_ALGEBRAIC_NUMBERS
     worst = zero  # not looked at
     if small:
         numbers = jax.vmap(lambda k: condition(model, tape.state(k), tape.par()))(rows)
@@ -258,10 +282,10 @@ def algebra(sol: Solution) -> Algebra:
     return Algebra(worst, jnp.max(jnp.where(used, drift, 0.0)) / size)
 
 
-def _residual(model: Model, tape: Tape, k: Any) -> Any:
+def _residual(model: Model, tape: Tape, k: Whole) -> Scalar:
     values = model.residuals(tape.state(k), tape.par())
     return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in values]))
 
 
-def _largest(tape: Tape, model: Model) -> Any:
+def _largest(tape: Tape, model: Model) -> Scalar:
     return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in model.x_of(tape)]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +12,23 @@ import numpy as np
 from ..analysis.local_state import vector
 from ..analysis.saltation import saltation
 from ..base.tracing import is_tracer
+from ..base.types import Array, Matrix, Scalar, Vector, Whole
 from ..model.jumps import reset
 from ..model.model import Action
-from ..simulate.record import action_of
 from ..solution.solution import Solution
 
 
 class Jumped(NamedTuple):
     """Of each event: the norm of its saltation matrix, and how much it changes anything."""
 
-    norm: Any
-    change: Any
+    norm: Vector
+    change: Vector
 
 
-def jumped(sol: Solution, rows: Any, rooted: Any, valid: Any) -> Jumped:
+def jumped(sol: Solution, rows: Array, rooted: Array, valid: Array) -> Jumped:
     """The saltation matrices of the events in these rows (M69), by their norms."""
     model = sol.spec.model
-    kinds = sol.tape.kind[rows].astype(jnp.int32)
-    action = action_of(kinds)
+    action = sol.tape.action_index(rows)
     norm, change = jnp.ones(rows.shape), jnp.zeros(rows.shape)
     for place, own in enumerate(model.actions):
         if own.kind == "stop":
@@ -46,13 +45,13 @@ def jumped(sol: Solution, rows: Any, rooted: Any, valid: Any) -> Jumped:
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _norms(sol: Solution, place: int, rooted: bool, rows: Any) -> tuple[Any, Any]:
+def _norms(sol: Solution, place: int, rooted: bool, rows: Array) -> tuple[Vector, Vector]:
     model, tape = sol.spec.model, sol.tape
     action = model.actions[place]
 
-    def one(k: Any) -> tuple[Any, Any]:
+    def one(k: Whole) -> tuple[Scalar, Scalar]:
         before, after = tape.state(k), tape.state(k + 1)
-        member = tape.member[0][k] if tape.member else 0
+        member = tape.member_of(k)
         matrix = saltation(model, action, before, after, tape.par(), member, rooted)
         leap = vector(model, after)[0] - vector(model, before)[0]
         size = jnp.max(jnp.abs(vector(model, before)[0])) + 1e-300
@@ -66,12 +65,11 @@ def _norms(sol: Solution, place: int, rooted: bool, rows: Any) -> tuple[Any, Any
 def commute(sol: Solution, first: int, second: int) -> bool:
     """Whether two events of one instant, in these rows, lead to the same in either order (M76)."""
     model, tape = sol.spec.model, sol.tape
-    kinds = np.asarray(tape.kind)
     par, start = tape.par(), tape.state(first)
-    members = [tape.member[0][k] if tape.member else 0 for k in (first, second)]
-    actions = [model.actions[int(action_of(int(kinds[k])))] for k in (first, second)]
+    members = [tape.member_of(k) for k in (first, second)]
+    actions = [model.actions[int(tape.action_index(k))] for k in (first, second)]
 
-    def run(order: tuple[int, int]) -> tuple[Any, Any, list]:
+    def run(order: tuple[int, int]) -> tuple[Vector, Matrix | None, list[Array]]:
         at, matrix = start, None
         for k in order:
             after = reset(model, actions[k], at, par, members[k], 1)

@@ -6,22 +6,22 @@ time. Where it jumps, it is off by the jump, however short the moment.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import frozen
+from ..base.types import Array, Flag, Scalar, Vector, Whole
 from ..model.algebraic_states import attached
 from ..simulate.record import JUMPS
 from ..solution.solution import Solution
+from .guard_outline import flat_guards
 
-MOMENT = 1e-6  # of the step before the event, and of the span
-SHORTER = 1 / 16
-NOISE = 1e3  # times rounding
+LOOK_TIME = 1e-6  # before and after an event, relative to the step before it and to the span
+SHORT_LOOK_RATIO = 1 / 16  # of a second look, relative to the first
+JUMP_ROUNDINGS = 1e3  # a smaller difference is rounding
 
 
-def leaps(sol: Solution, flat: Any, own: Any, tiny: Any) -> Any:
+def leaps(sol: Solution, own: Array, tiny: Array) -> Flag:
     """Whether the guard of any event jumps there; `own` (rows, guards) says which are theirs."""
     model = sol.spec.model
     if own.shape[1] == 0:
@@ -32,26 +32,26 @@ def leaps(sol: Solution, flat: Any, own: Any, tiny: Any) -> Any:
     span = jnp.abs(tape.end.tau - tape.tau[0])
     before = jnp.concatenate([tape.h[:1], tape.h[:-1]])
     short = jnp.abs(before) <= JUMPS
-    moments = MOMENT * jnp.where(short, span, jnp.minimum(jnp.abs(before), span))
+    moments = LOOK_TIME * jnp.where(short, span, jnp.minimum(jnp.abs(before), span))
 
-    def row(k: Any) -> Any:
+    def row(k: Whole) -> Flag:
         at = tape.state(k)
         flow = model.flow(at, par)
 
-        def guards(s: Any) -> Any:
+        def guards(s: Scalar) -> Vector:
             pairs = zip(model.moving_of(at), flow, strict=False)
             moved = tuple((v + s * f).astype(v.dtype) for v, f in pairs)
             there = model.with_moving(at, moved, tau=at.tau + s)
-            return flat(model, model.guard_values(attached(model, there, par, 1), par))
+            return flat_guards(model, model.guard_values(attached(model, there, par, 1), par))
 
         value, slope = jax.jvp(guards, (jnp.zeros(()),), (jnp.ones(()),))
 
-        def off(s: Any) -> Any:
+        def off(s: Scalar) -> Vector:
             return guards(s) - value - s * slope
 
-        lengths = moments[k] * jnp.asarray([-1.0, -SHORTER, SHORTER, 1.0])
+        lengths = moments[k] * jnp.asarray([-1.0, -SHORT_LOOK_RATIO, SHORT_LOOK_RATIO, 1.0])
         far, near, ahead, beyond = jnp.abs(jax.vmap(off)(lengths))
-        least = NOISE * tiny[k]
+        least = JUMP_ROUNDINGS * tiny[k]
         jumps = ((near > 0.5 * far) & (near > least)) | ((ahead > 0.5 * beyond) & (ahead > least))
         return jnp.any(own[k] & (jumps | jnp.isnan(near) | jnp.isnan(ahead)))
 

@@ -7,44 +7,53 @@ has just fired, further crossings may follow after any small part of the row.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import frozen
+from ..base.leaves import Leaves, frozen
+from ..base.types import Array, Scalar, Vector
+from ..model.model import Model
 from ..simulate.detection import cubic, lowest, value_of
 
-CROWD = 60  # points towards each end, each closer by the factor sqrt(2)
-MIDDLE = 15  # points that are spread evenly
+END_POINTS = 60  # towards each end, each closer by the factor sqrt(2)
+EVEN_POINTS = 15  # that are spread evenly
 EPS = float(jnp.finfo(jnp.float64).eps)
-BATCH = 64  # rows that are looked at side by side
+ROWS_PER_BATCH = 64
 
 
 class Edge(NamedTuple):
     """A guard at one end of a row, seen from there: slope and bend times h and h^2."""
 
-    value: Any
-    slope: Any
-    bend: Any
+    value: Array
+    slope: Array
+    bend: Array
 
 
 class Outline(NamedTuple):
     """What a guard does inside of a row."""
 
-    place: Any  # where it comes closest to zero and turns around, from 0 to 1; 1 where nowhere
-    falls: Any  # whether it crosses zero downwards
-    rises: Any
+    place: Array  # where it comes closest to zero and turns around, from 0 to 1; 1 where nowhere
+    falls: Array  # whether it crosses zero downwards
+    rises: Array
 
 
-def edges(h: Any, value: Any, slope: Any, bend: Any) -> tuple[Edge, Edge]:
+def flat_guards(model: Model, leaves: Leaves) -> Vector:
+    """Guards and members of families as one vector."""
+    if not model.guards:
+        return jnp.zeros(0)
+    return jnp.concatenate([jnp.reshape(jnp.asarray(v, jnp.float64), (-1,)) for v in leaves])
+
+
+def edges(h: Array, value: Array, slope: Array, bend: Array) -> tuple[Edge, Edge]:
     """Both ends of all rows, from what is known where rows start; times run inwards."""
     left = Edge(value[:-1], h * slope[:-1], h * h * bend[:-1])
     return left, Edge(value[1:], -h * slope[1:], h * h * bend[1:])
 
 
-def quintic(near: Edge, far: Edge, u: Any) -> tuple[Any, Any]:
+def quintic(near: Edge, far: Edge, u: Array) -> tuple[Array, Array]:
     """Value and slope at `u` from the near end: no digits are lost close to it."""
     rise = far.value - near.value - near.slope - 0.5 * near.bend
     turn = -far.slope - near.slope - near.bend
@@ -59,18 +68,18 @@ def quintic(near: Edge, far: Edge, u: Any) -> tuple[Any, Any]:
 
 def _points() -> np.ndarray:
     """Places in the first half of a row; those of the second half mirror them."""
-    crowd = 2.0 ** (-np.arange(2, CROWD + 2) / 2)
-    even = np.arange(1, MIDDLE // 2 + 2) / (MIDDLE + 1)
+    crowd = 2.0 ** (-np.arange(2, END_POINTS + 2) / 2)
+    even = np.arange(1, EVEN_POINTS // 2 + 2) / (EVEN_POINTS + 1)
     return np.unique(np.concatenate([crowd, even]))
 
 
-def along(ends: tuple[Any, Any], place: Any) -> Any:
+def along(ends: tuple[Array, Array], place: Array) -> Array:
     """An uncertainty of values at both ends, as the polynomial spreads it over the row."""
     far = place**3 * (10 - 15 * place + 6 * place**2)
     return ends[0] * (1 - far) + ends[1] * far
 
 
-def _outline(left: Edge, right: Edge, rounding: tuple[Any, Any]) -> Outline:
+def _outline(left: Edge, right: Edge, rounding: tuple[Scalar, Scalar]) -> Outline:
     """One guard in one row; `rounding` is what is zero at its two ends."""
     u = jnp.asarray(_points())
     first, second = quintic(left, right, u), quintic(right, left, u[:-1])
@@ -98,7 +107,9 @@ def _outline(left: Edge, right: Edge, rounding: tuple[Any, Any]) -> Outline:
     return Outline(jnp.where(jnp.any(turns), place, 1.0), falls | dips, rises | dips)
 
 
-def _bottom(left: Edge, right: Edge, place: Any, low: Any, high: Any) -> tuple[Any, Any]:
+def _bottom(
+    left: Edge, right: Edge, place: Scalar, low: Scalar, high: Scalar
+) -> tuple[Scalar, Scalar]:
     """Where the polynomial itself turns around, close to `place`."""
     mirrored = place > 0.5
     near, far = (
@@ -116,17 +127,17 @@ def _bottom(left: Edge, right: Edge, place: Any, low: Any, high: Any) -> tuple[A
     return fold(u), quintic(near, far, u)[0]
 
 
-def outline(left: Edge, right: Edge, tiny: Any) -> Outline:
+def outline(left: Edge, right: Edge, tiny: Array) -> Outline:
     """All guards in all rows: (rows, guards); `tiny` is known where rows start."""
     wide = jax.vmap(_outline)  # over guards
     if tiny.size == 0:
         none = jnp.zeros(left.value.shape, bool)
         return Outline(jnp.ones(none.shape), none, none)
     given = frozen((left, right, (tiny[:-1], tiny[1:])))
-    return jax.lax.map(lambda row: wide(*row), given, batch_size=BATCH)
+    return jax.lax.map(lambda row: wide(*row), given, batch_size=ROWS_PER_BATCH)
 
 
-def value_at(left: Edge, right: Edge, place: Any) -> Any:
+def value_at(left: Edge, right: Edge, place: Array) -> Array:
     """The guard at `place`, from the nearer end; differentiable in the edges."""
     first = quintic(left, right, place)[0]
     return jnp.where(place < 0.5, first, quintic(right, left, 1 - place)[0])

@@ -9,26 +9,27 @@ by more than the polynomials leave open, was not resolved by the steps.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves
+from ..base.types import Array, Scalar, Vector, Whole
 from ..model.algebraic_states import attached
 from ..model.model import Model, Par
 from ..simulate.detection import cubic, lowest, value_of
 from ..solution.solution import Solution
 from ..solution.tape import Tape
-from .guard_outline import Edge, quintic, value_at
+from .guard_outline import Edge, flat_guards, quintic, value_at
 
-EACH = tuple((2 * k + 1) / 16 for k in range(8))  # places in every row
-SPAN = 512  # places in the whole span
-FAR = 0.05  # of the largest value that the guard has in the row
-PART = 0.02  # of a dip that a cubic through two places and their slopes may miss
-MANY = 32  # places in a row that say more than the polynomial of the guard
-SURE = 10  # times the tolerance
-LARGE = 64  # algebraic numbers beyond which they are not solved for at all places
+ROW_PLACES = tuple((2 * k + 1) / 16 for k in range(8))  # in every row
+SPAN_PLACES = 512  # in the whole span
+LINEAR_ERROR = 0.05  # of guards with algebraic states, relative to their largest value in a row
+CUBIC_ERROR = 0.02  # of a cubic through two places, relative to the depth of a dip
+PLACES_FOR_A_VERDICT = 32  # in a row: so many say more than the polynomial of the guard
+SURE_TOLERANCES = 10  # a guard that is farther from zero is on one side
+MOST_ALGEBRAIC_NUMBERS = 64  # that are solved for at all places
 
 
 class _Ends(NamedTuple):
@@ -37,7 +38,7 @@ class _Ends(NamedTuple):
     left: tuple[Edge, ...]
     right: tuple[Edge, ...]
 
-    def at(self, k: Any, u: Any, cubic: bool) -> Leaves:
+    def at(self, k: Whole, u: Scalar, cubic: bool) -> Leaves:
         """The leaves at the part `u` of row `k`."""
         out = []
         for a, b in zip(*jax.tree.map(lambda v: v[k], (self.left, self.right)), strict=True):
@@ -46,7 +47,7 @@ class _Ends(NamedTuple):
         return tuple(out)
 
 
-def _hermite(a: Edge, b: Edge, u: Any) -> Any:
+def _hermite(a: Edge, b: Edge, u: Scalar) -> Array:
     v = 1.0 - u
     return v * v * ((1 + 2 * u) * a.value + u * a.slope) + u * u * (
         (1 + 2 * v) * b.value + v * b.slope
@@ -56,10 +57,10 @@ def _hermite(a: Edge, b: Edge, u: Any) -> Any:
 def _ends(model: Model, tape: Tape, par: Par) -> _Ends:
     rows = jnp.arange(tape.tau.shape[0])
 
-    def one(k: Any) -> tuple[Leaves, Leaves]:
+    def one(k: Whole) -> tuple[Leaves, Leaves]:
         at = tape.state(k)
 
-        def flow(tau: Any, moving: Leaves) -> Leaves:
+        def flow(tau: Scalar, moving: Leaves) -> Leaves:
             return model.flow(model.with_moving(at, moving, tau=tau), par)
 
         here = (at.tau, model.moving_of(at))
@@ -77,7 +78,7 @@ def _ends(model: Model, tape: Tape, par: Par) -> _Ends:
     return _Ends(tuple(left), tuple(right))
 
 
-def _spread(sol: Solution) -> tuple[Any, Any]:
+def _spread(sol: Solution) -> tuple[Vector, Vector]:
     """Places that are spread evenly over the span: their rows, and where they are in these."""
     tape = sol.tape
     count = tape.tau.shape[0]
@@ -85,7 +86,7 @@ def _spread(sol: Solution) -> tuple[Any, Any]:
     times = way * (tape.tau - tape.tau[0])
     times = jnp.where(jnp.arange(count) <= tape.n, times, jnp.inf)
     last = jnp.abs(tape.end.tau - tape.tau[0])
-    t = last * (jnp.arange(SPAN) + 0.5) / SPAN
+    t = last * (jnp.arange(SPAN_PLACES) + 0.5) / SPAN_PLACES
     row = jnp.clip(jnp.searchsorted(times, t, side="right") - 1, 0, count - 2)
     h = jnp.abs(tape.h[row])
     return row, jnp.clip((t - times[row]) / jnp.where(h > 0, h, 1.0), 0.0, 1.0)
@@ -94,28 +95,28 @@ def _spread(sol: Solution) -> tuple[Any, Any]:
 class Dips(NamedTuple):
     """(rows, guards) each."""
 
-    hidden: Any  # a guard is on the other side of zero inside of the row
-    clear: Any  # it is on one side, at so many places that its own polynomial does not count
+    hidden: Array  # a guard is on the other side of zero inside of the row
+    clear: Array  # it is on one side, at so many places that its own polynomial does not count
 
 
-def dips(sol: Solution, left: Edge, right: Edge, flat: Any, unsure: Any) -> Dips:
+def dips(sol: Solution, left: Edge, right: Edge, unsure: Array) -> Dips:
     """What guards do inside of rows, at places there and all over the span.
 
     `unsure` is how far off guards may be where rows start. Systems with many algebraic states are
     left out."""
     tape = sol.tape
-    if left.value.size == 0 or sum(v[0].size for v in tape.z) > LARGE:
+    if left.value.size == 0 or sum(v[0].size for v in tape.z) > MOST_ALGEBRAIC_NUMBERS:
         none = jnp.zeros(left.value.shape, bool)
         return Dips(none, none)
     count = left.value.shape[0]
     every = jnp.arange(count)
     spread = _spread(sol)
-    rows = jnp.concatenate([jnp.repeat(every, len(EACH)), spread[0]])
-    parts = jnp.concatenate([jnp.tile(jnp.asarray(EACH), count), spread[1]])
-    values, slopes, off = _guards(sol, flat, rows, parts)
+    rows = jnp.concatenate([jnp.repeat(every, len(ROW_PLACES)), spread[0]])
+    parts = jnp.concatenate([jnp.tile(jnp.asarray(ROW_PLACES), count), spread[1]])
+    values, slopes, off = _guards(sol, rows, parts)
     most = lambda v, at=rows: jax.ops.segment_max(v.astype(jnp.int32), at, num_segments=count) > 0
     first, last = _side(left, unsure[:-1]), _side(right, unsure[1:])
-    allowed = SURE * jnp.maximum(unsure[:-1], unsure[1:])[rows] + off
+    allowed = SURE_TOLERANCES * jnp.maximum(unsure[:-1], unsure[1:])[rows] + off
     sign = jnp.where(jnp.abs(values) > allowed, jnp.sign(values), 0.0)
     known = (first * last != 0)[rows]
     other = known & (sign * first[rows] < 0) & (sign * last[rows] < 0)
@@ -129,16 +130,19 @@ def dips(sol: Solution, left: Edge, right: Edge, flat: Any, unsure: Any) -> Dips
     near, far = (jax.tree.map(lambda v: v[rows], edge) for edge in (left, right))
     wrong = jnp.abs(values - value_at(near, far, place))  # of the polynomial of the guard itself
     poor = wrong > 0.01 * jnp.abs(values) + allowed
-    inner = slice(-SPAN, None)
+    inner = slice(-SPAN_PLACES, None)
     low = _lows(spread, values[inner], slopes[inner]) & (poor[inner][:-1] | poor[inner][1:])
     unknown = known & jnp.isnan(values)
     hidden = most(other | unknown) | back | most(low & known[inner][:-1], spread[0][:-1])
-    many = jax.ops.segment_sum(jnp.ones(SPAN), spread[0], num_segments=count) >= MANY
+    many = (
+        jax.ops.segment_sum(jnp.ones(SPAN_PLACES), spread[0], num_segments=count)
+        >= PLACES_FOR_A_VERDICT
+    )
     same = (first * last > 0) & ~hidden
     return Dips(hidden, same & many[:, None] & most(poor))
 
 
-def _lows(spread: tuple[Any, Any], values: Any, slopes: Any) -> Any:
+def _lows(spread: tuple[Vector, Vector], values: Array, slopes: Array) -> Array:
     """Whether a guard comes to zero between two places, by the cubic through them.
 
     It may be off by a small part of how deep the guard goes between them."""
@@ -152,41 +156,41 @@ def _lows(spread: tuple[Any, Any], values: Any, slopes: Any) -> Any:
     low = value_of(curve, turn)
     high = jnp.maximum(side * values[:-1], side * values[1:])
     inside = (rows[1:] == rows[:-1])[:, None] & (values[:-1] * values[1:] > 0)
-    return inside & (turn < 1) & (low < PART * (high - low))
+    return inside & (turn < 1) & (low < CUBIC_ERROR * (high - low))
 
 
-def _side(edge: Edge, unsure: Any) -> Any:
+def _side(edge: Edge, unsure: Array) -> Array:
     """On which side of zero a guard is at the end of a row; at zero, where it is inside."""
-    clear = jnp.abs(edge.value) > SURE * unsure
+    clear = jnp.abs(edge.value) > SURE_TOLERANCES * unsure
     return jnp.where(clear, jnp.sign(edge.value), jnp.sign(edge.slope))
 
 
-def _guards(sol: Solution, flat: Any, rows: Any, parts: Any) -> tuple[Any, Any, Any]:
+def _guards(sol: Solution, rows: Vector, parts: Vector) -> tuple[Array, Array, Array]:
     """The guards at places in rows, their slopes, and how far the states may be off there."""
     model, tape = sol.spec.model, sol.tape
     par = tape.par()
     ends = _ends(model, tape, par)
     algebraic = model.constraint is not None
 
-    def guards(k: Any, u: Any, cubic: bool) -> Any:
+    def guards(k: Whole, u: Scalar, cubic: bool) -> Vector:
         at, then = tape.state(k), tape.state(k + 1)
         moving = ends.at(k, u, cubic)
         z = tuple((a + u * (b - a)).astype(a.dtype) for a, b in zip(at.z, then.z, strict=True))
         there = model.with_moving(at, moving, tau=at.tau + u * tape.h[k], z=z)
         there = attached(model, there, par, 2) if algebraic else there
-        return flat(model, model.guard_values(there, par))
+        return flat_guards(model, model.guard_values(there, par))
 
-    def place(k: Any, u: Any) -> tuple[Any, Any, Any]:
+    def place(k: Whole, u: Scalar) -> tuple[Vector, Vector, Vector]:
         one = jnp.ones_like(u)
         value, slope = jax.jvp(lambda u: guards(k, u, algebraic), (u,), (one,))
         if algebraic:
-            return value, slope, FAR * (jnp.abs(value) + _scale(tape, model, par, flat, k))
+            return value, slope, LINEAR_ERROR * (jnp.abs(value) + _scale(tape, model, par, k))
         return value, slope, jnp.abs(value - guards(k, u, True))
 
     return jax.vmap(place)(rows, parts)
 
 
-def _scale(tape: Tape, model: Model, par: Par, flat: Any, k: Any) -> Any:
+def _scale(tape: Tape, model: Model, par: Par, k: Whole) -> Vector:
     """How large the guards are at the ends of a row."""
-    ends = [flat(model, model.guard_values(tape.state(j), par)) for j in (k, k + 1)]
+    ends = [flat_guards(model, model.guard_values(tape.state(j), par)) for j in (k, k + 1)]
     return jnp.maximum(*map(jnp.abs, ends))

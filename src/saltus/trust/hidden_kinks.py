@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,21 +27,24 @@ from jax.flatten_util import ravel_pytree
 
 from ..base.leaves import Leaves
 from ..base.tracing import is_tracer
+from ..base.types import Array, Flag, Scalar, Tree, Vector, Whole
 from ..model.model import At, Model
 from ..simulate.record import Spec
+from ..solution.solution import Solution
 from ..solution.tape import Tape
 from .nonsmooth import Op
 from .operation_text import line_of, lines_of, words_of
 from .row_curves import Curves, Run, over_rows, program_of
 
-LIMIT = 20  # kinks in a report
-EACH = 8  # crossings of one line that are looked at
-INSIDE = (0.2, 0.4, 0.6, 0.8)  # places in every row
-SPAN = 512  # places in the whole span
+T = TypeVar("T")
+REPORTED_KINKS = 20  # at most
+CROSSINGS_PER_LINE = 8  # that are looked at
+ROW_PLACES = (0.2, 0.4, 0.6, 0.8)  # places in every row
+SPAN_PLACES = 512  # in the whole span
 HALVINGS = 45
-SAME = 1e-12  # results that differ by less, relative to the flow's size, are the same
-BENT = 1e-7  # a smaller jump is none
-LARGE = 300  # algebraic states beyond which they are not solved for on both sides of a kink
+RESULT_ROUNDING = 1e-12  # results that differ by less, relative to the flow's size, are the same
+SMALLEST_JUMP = 1e-7  # relative to the flow: a smaller one is a bend
+MOST_ALGEBRAIC_STATES = 300  # that are solved for on both sides of a kink
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Kink:
     jump: float
 
 
-def hidden_kinks(sol: Any) -> tuple[Kink, ...]:
+def hidden_kinks(sol: Solution) -> tuple[Kink, ...]:
     """The kinks that a finished solve has passed without an event, in order of time.
 
     They are looked for in flow, rate and constraint, on the recorded rows. At most 20 are
@@ -77,7 +81,7 @@ def hidden_kinks(sol: Any) -> tuple[Kink, ...]:
     program = program_of(sol.spec.model)
     unseen = [Kink(float(tape.t0), _blind(op), line_of(op), np.nan) for op in program.blind]
     if not program.size:
-        return tuple(unseen[:LIMIT])
+        return tuple(unseen[:REPORTED_KINKS])
     texts, _ = _lines(sol.spec.model)
     found = jax.tree.map(np.asarray, _found(sol.spec.model, tape))
     kinks = unseen
@@ -85,10 +89,10 @@ def hidden_kinks(sol: Any) -> tuple[Kink, ...]:
         owner, op = program.op_at(int(found.place[line, nth]))
         t, jump = float(found.t[line, nth]), float(found.jump[line, nth])
         kinks.append(Kink(t, words_of(owner, op), texts[line], jump))
-    return tuple(sorted(kinks[:LIMIT], key=lambda kink: kink.t))
+    return tuple(sorted(kinks[:REPORTED_KINKS], key=lambda kink: kink.t))
 
 
-def passed(model: Model, tape: Tape) -> tuple[Any, Any]:
+def passed(model: Model, tape: Tape) -> tuple[Flag, Scalar]:
     """Whether a solve has passed kinks, or could not be looked into, and the largest jump there.
 
     Also inside `jit` and `vmap`."""
@@ -105,7 +109,7 @@ def _blind(op: Op) -> str:
     return f"{op.eqn.primitive.name}, which cannot be looked into"
 
 
-def crossed(spec: Spec, tape: Tape) -> Any:
+def crossed(spec: Spec, tape: Tape) -> Whole:
     """How many kinks a solve has passed without an event; also inside `jit` and `vmap`."""
     if not program_of(spec.model).size:
         return jnp.zeros((), jnp.int32)
@@ -121,27 +125,27 @@ def _lines(model: Model) -> tuple[list[str], np.ndarray]:
 class _Found(NamedTuple):
     """For each line and each of its first crossings: what was found there."""
 
-    real: Any  # it makes a difference
-    place: Any  # the outcome that changed
-    t: Any
-    jump: Any
+    real: Array  # it makes a difference
+    place: Array  # the outcome that changed
+    t: Array
+    jump: Array
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
-def _count(model: Model, tape: Tape) -> Any:
+def _count(model: Model, tape: Tape) -> Whole:
     curves = Curves.of(model, tape)
     has = _changes(curves)
     spots = _spots(curves, has)
     real = _at_each(spots, lambda spot, line: _judged(curves, spot, line, 0).real, False)
     seen, every = jnp.sum(real, axis=1), jnp.all(real | ~spots.valid, axis=1)
-    more = jnp.maximum(jnp.sum(has, axis=0) - EACH, 0)
+    more = jnp.maximum(jnp.sum(has, axis=0) - CROSSINGS_PER_LINE, 0)
     return jnp.sum(jnp.where(every, seen + more, seen)).astype(jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
 def _found(model: Model, tape: Tape) -> _Found:
     curves = Curves.of(model, tape)
-    blank = _Found(False, 0, 0.0, 0.0)
+    blank = _Found(*map(jnp.asarray, (False, 0, 0.0, 0.0)))
     spots = _spots(curves, _changes(curves))
     return _at_each(spots, lambda spot, line: _judged(curves, spot, line), blank)
 
@@ -149,17 +153,17 @@ def _found(model: Model, tape: Tape) -> _Found:
 class _Spot(NamedTuple):
     """Where outcomes of a line change: between the start of a row and a part of it."""
 
-    row: Any
-    part: Any
-    valid: Any
+    row: Array
+    part: Array
+    valid: Array
 
 
-def _spots(curves: Curves, has: Any) -> _Spot:
+def _spots(curves: Curves, has: Array) -> _Spot:
     """For each line the first rows in which it changes, and the first in which it is another only
     inside; and whether there are so many."""
     first = lambda mine, most: jnp.nonzero(mine, size=most, fill_value=mine.shape[0])[0]
     n = has.shape[0]
-    rows = jax.vmap(lambda mine: first(mine, EACH))(has.T)
+    rows = jax.vmap(lambda mine: first(mine, CROSSINGS_PER_LINE))(has.T)
     (place, part), away = _away(curves)
     at = jax.vmap(lambda mine: first(mine, 1))(away.T)
     last = jnp.minimum(at, away.shape[0] - 1)
@@ -168,23 +172,23 @@ def _spots(curves: Curves, has: Any) -> _Spot:
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), ends, inside)
 
 
-def _away(curves: Curves) -> tuple[tuple[Any, Any], Any]:
+def _away(curves: Curves) -> tuple[tuple[Vector, Vector], Array]:
     """Places in all rows, and which lines have outcomes there that they have at neither end."""
     rows, count = jnp.arange(curves.flows.shape[0]), curves.flows.shape[0]
     times = jnp.abs(curves.first.tau - curves.first.tau[0])
     used = rows <= jnp.max(jnp.where(curves.flows, rows, 0))
     end = jnp.max(jnp.where(curves.flows, jnp.abs(curves.last.tau - curves.first.tau[0]), 0.0))
-    t = end * (jnp.arange(SPAN) + 0.5) / SPAN
+    t = end * (jnp.arange(SPAN_PLACES) + 0.5) / SPAN_PLACES
     row = jnp.searchsorted(jnp.where(used, times, jnp.inf), t, side="right") - 1
     row = jnp.clip(row, 0, count - 1)
     length = jnp.abs(curves.last.tau - curves.first.tau)[row]
     part = jnp.clip((t - times[row]) / jnp.where(length > 0, length, 1.0), 0.0, 1.0)
     places = (
-        jnp.concatenate([jnp.repeat(rows, len(INSIDE)), row]),
-        jnp.concatenate([jnp.tile(jnp.asarray(INSIDE), count), part]),
+        jnp.concatenate([jnp.repeat(rows, len(ROW_PLACES)), row]),
+        jnp.concatenate([jnp.tile(jnp.asarray(ROW_PLACES), count), part]),
     )
 
-    def one(k: Any) -> Any:
+    def one(k: Whole) -> Array:
         row, part = (v[k] for v in places)
         first, last = curves.ends(row)
         ats = _stacked(first, last, curves.along(row, part))
@@ -195,11 +199,11 @@ def _away(curves: Curves) -> tuple[tuple[Any, Any], Any]:
     return places, over_rows(one, places[0])
 
 
-def _at_each(spots: _Spot, look: Any, blank: Any) -> Any:
+def _at_each(spots: _Spot, look: Callable[[_Spot, Whole], T], blank: Tree) -> T:
     """`look(spot, line)` at all crossings there are, one after the other."""
     lines = jnp.broadcast_to(jnp.arange(spots.row.shape[0])[:, None], spots.row.shape)
 
-    def one(given: tuple) -> Any:
+    def one(given: tuple[_Spot, Whole]) -> T:
         spot, line = given
         like = jax.eval_shape(look, spot, line)
         none = jax.tree.map(lambda b, v: jnp.full(v.shape, b, v.dtype), blank, like)
@@ -209,10 +213,10 @@ def _at_each(spots: _Spot, look: Any, blank: Any) -> Any:
     return jax.tree.map(lambda v: v.reshape(lines.shape), flat)
 
 
-def _changes(curves: Curves) -> Any:
+def _changes(curves: Curves) -> Array:
     """In which rows (first axis) the outcomes of which lines (second axis) change."""
 
-    def row(k: Any) -> Any:
+    def row(k: Whole) -> Array:
         ends = _stacked(*curves.ends(k))
         runs = jax.vmap(curves.run)(ends)
         differ = (runs.outcomes[0] != runs.outcomes[1]) & jnp.any(runs.alive, axis=0)
@@ -221,7 +225,7 @@ def _changes(curves: Curves) -> Any:
     return over_rows(row, curves.flows)
 
 
-def _by_line(curves: Curves, differ: Any, ats: At) -> Any:
+def _by_line(curves: Curves, differ: Array, ats: At) -> Array:
     """Which lines have an outcome that differs, where all states are finite."""
     texts, line_of = _lines(curves.model)
     mine = jnp.asarray(line_of[None, :] == np.arange(len(texts))[:, None])
@@ -236,21 +240,21 @@ def _stacked(*ats: At) -> At:
 class _Bracket(NamedTuple):
     """A crossing between two parts of a row, and the outcomes there."""
 
-    low: Any
-    high: Any
-    beyond: Any  # the outcomes at `high`
-    old: Any  # at the start of the row
-    new: Any  # at the spot
-    alive: Any
+    low: Scalar
+    high: Scalar
+    beyond: Vector  # the outcomes at `high`
+    old: Vector  # at the start of the row
+    new: Vector  # at the spot
+    alive: Array
 
-    def changed(self, own: Any) -> Any:
+    def changed(self, own: Array) -> Array:
         return own & self.alive & (self.old != self.new)
 
 
-def _located(curves: Curves, spot: _Spot, own: Any, halvings: int) -> _Bracket:
+def _located(curves: Curves, spot: _Spot, own: Array, halvings: int) -> _Bracket:
     """Where before a spot the first outcome of a line changes: both ends, then halves."""
 
-    def look(j: Any, s: _Bracket) -> _Bracket:
+    def look(j: Whole, s: _Bracket) -> _Bracket:
         part = jnp.where(j == 0, 0.0, jnp.where(j == 1, spot.part, 0.5 * (s.low + s.high)))
         run = curves.run(curves.along(spot.row, part))
         here, inside = run.outcomes, j > 1
@@ -270,7 +274,7 @@ def _located(curves: Curves, spot: _Spot, own: Any, halvings: int) -> _Bracket:
     return jax.lax.fori_loop(0, 2 + halvings, look, first)
 
 
-def _judged(curves: Curves, spot: _Spot, line: Any, halvings: int = HALVINGS) -> _Found:
+def _judged(curves: Curves, spot: _Spot, line: Whole, halvings: int = HALVINGS) -> _Found:
     """One crossing: where it is, whether it matters, by how much the flow jumps there."""
     own = jnp.asarray(_lines(curves.model)[1]) == line
     ends = curves.ends(spot.row)[0], curves.along(spot.row, spot.part)
@@ -290,7 +294,7 @@ def _judged(curves: Curves, spot: _Spot, line: Any, halvings: int = HALVINGS) ->
     )
 
 
-def _matters(curves: Curves, ends: At, runs: Run) -> Any:
+def _matters(curves: Curves, ends: At, runs: Run) -> Flag:
     """Whether the outcomes of a line make a difference, seen from the ends of the row.
 
     Some functions are smooth and only written in pieces (`softplus`, `hypot`): there the one piece
@@ -298,10 +302,10 @@ def _matters(curves: Curves, ends: At, runs: Run) -> Any:
     """
     different = jnp.zeros((), bool)
     for v, size in zip(runs.flow, curves.sizes, strict=True):
-        different = different | ~jnp.all(jnp.abs(v[0:4:2] - v[1:4:2]) <= SAME * size)
+        different = different | ~jnp.all(jnp.abs(v[0:4:2] - v[1:4:2]) <= RESULT_ROUNDING * size)
     sizes = jax.vmap(lambda at: _residual_sizes(curves, at))(ends)
     for v, size in zip(runs.residuals, sizes, strict=True):
-        different = different | ~jnp.all(jnp.abs(v[0:4:2] - v[1:4:2]) <= SAME * size)
+        different = different | ~jnp.all(jnp.abs(v[0:4:2] - v[1:4:2]) <= RESULT_ROUNDING * size)
     return different
 
 
@@ -319,10 +323,10 @@ def _residual_sizes(curves: Curves, at: At) -> Leaves:
     return tuple(jnp.abs(a) + jnp.abs(b) for a, b in zip(value, moved, strict=True))
 
 
-def _jump(curves: Curves, runs: Run, sides: tuple[At, At], found: _Bracket, own: Any) -> Any:
+def _jump(curves: Curves, runs: Run, sides: tuple[At, At], found: _Bracket, own: Array) -> Scalar:
     """By how much the flow jumps at a kink, relative to its size."""
     (before, there), old = sides, found.old
-    if sum(v.size for v in there.z) > LARGE:
+    if sum(v.size for v in there.z) > MOST_ALGEBRAIC_STATES:
         return jnp.full((), jnp.nan)
     flows = tuple(v[4:] for v in runs.flow)
     if curves.model.constraint is not None:
@@ -333,10 +337,10 @@ def _jump(curves: Curves, runs: Run, sides: tuple[At, At], found: _Bracket, own:
     # Beyond a kink the old branch may not exist: then the flow is compared just before and after.
     jump = _size(curves, after, ahead)
     jump = jnp.where(jnp.isfinite(jump), jump, _size(curves, after, behind))
-    return jnp.where(jump < BENT, 0.0, jump)
+    return jnp.where(jump < SMALLEST_JUMP, 0.0, jump)
 
 
-def _size(curves: Curves, new: Leaves, old: Leaves) -> Any:
+def _size(curves: Curves, new: Leaves, old: Leaves) -> Scalar:
     """How far apart two flows are, relative to the flow's size."""
     worst = jnp.zeros(())
     for a, b, size in zip(new, old, curves.sizes, strict=True):
@@ -347,11 +351,11 @@ def _size(curves: Curves, new: Leaves, old: Leaves) -> Any:
 
 
 # -- algebraic states ---------------------------------------------------------------------------
-def _solved_flow(curves: Curves, at: At, told: Any, mask: Any) -> Leaves:
+def _solved_flow(curves: Curves, at: At, told: Vector, mask: Array) -> Leaves:
     """The flow with its algebraic states solved for, as the outcomes that are told have it."""
     flat, unravel = ravel_pytree(at.z)
 
-    def residual(flat: Any) -> Any:
+    def residual(flat: Vector) -> Vector:
         leaves = _hidden(curves, at._replace(z=unravel(flat)), told, mask)
         return ravel_pytree(leaves)[0]
 
@@ -360,14 +364,14 @@ def _solved_flow(curves: Curves, at: At, told: Any, mask: Any) -> Leaves:
     return curves.run(at._replace(z=unravel(flat)), told, mask).flow
 
 
-def _hidden(curves: Curves, at: At, told: Any, mask: Any) -> Leaves:
+def _hidden(curves: Curves, at: At, told: Vector, mask: Array) -> Leaves:
     """The equations for z: `g` for index 1, `g_t + g_x f` for index 2 (M36)."""
     model = curves.model
     rule = model.constraint
     assert rule is not None
     slope = curves.run(at, told, mask).flow[: model.nx]
 
-    def of(tau: Any, x: Leaves) -> Leaves:
+    def of(tau: Scalar, x: Leaves) -> Leaves:
         return curves.run(model.with_x(at, x, tau=tau), told, mask).residuals
 
     values, rates = jax.jvp(of, (at.tau, model.x_of(at)), (jnp.ones_like(at.tau), slope))

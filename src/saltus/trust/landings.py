@@ -8,24 +8,22 @@ exists. Tangents tell which: those of the first leave the guard at zero.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, frozen
+from ..base.types import Array, Flag, Scalar, Vector, Whole
 from ..model.algebraic_states import attached
 from ..model.model import At
 from ..solution.solution import Solution
-from .margins import Fired, Watched, flat_guards
+from .guard_outline import flat_guards
+from .margins import Fired, Watched
 
-NOISE = 1e-9  # of what tangents add up to
-FAR = (
-    10  # times the tolerance: a guard that was closer to zero before the reset was not moved there
-)
+TANGENT_ROUNDING = 1e-9  # relative to what tangents add up to
+MOVED_TOLERANCES = 10  # a guard that was closer to zero before the reset was not moved there
 
 
-def landings(sol: Solution, seen: Watched, rows: Fired, tangents: tuple) -> Any:
+def landings(sol: Solution, seen: Watched, rows: Fired, tangents: tuple) -> Flag:
     """Whether a reset lands by chance on the guard of an event, so that this may happen or not.
 
     `tangents` are those of p and of the rows, several of them side by side."""
@@ -34,7 +32,9 @@ def landings(sol: Solution, seen: Watched, rows: Fired, tangents: tuple) -> Any:
         return jnp.zeros((), bool)
     sol, seen, rows, tangents = frozen((sol, seen, rows, tangents))
     zero = jnp.abs(seen.value) <= seen.tiny
-    met = seen.active[:-1] & (jnp.abs(seen.value[:-1]) <= FAR * seen.unsure[:-1])  # simultaneous
+    met = seen.active[:-1] & (
+        jnp.abs(seen.value[:-1]) <= MOVED_TOLERANCES * seen.unsure[:-1]
+    )  # simultaneous
     lands = rows.event[:-1, None] & seen.active[1:] & zero[1:] & ~rows.own[:-1] & ~met
     way = jnp.asarray([g.direction for g in model.guards for _ in range(g.size or 1)], jnp.int32)
     beyond = seen.active[:-1] & (way * seen.value[:-1] > 0)
@@ -43,16 +43,16 @@ def landings(sol: Solution, seen: Watched, rows: Fired, tangents: tuple) -> Any:
     return jnp.any(lands & ~returns & moves[1:])
 
 
-def _moves(sol: Solution, seen: Watched, dp: Leaves, tangent: list) -> Any:
+def _moves(sol: Solution, seen: Watched, dp: Leaves, tangent: list) -> Array:
     """Whether the guards at the start of every row move along a tangent: (rows, guards)."""
     model, tape = sol.spec.model, sol.tape
     par = tape.par()
     p = model.p_of(par)
 
-    def row(k: Any, dt: Any, dw: Leaves) -> tuple[Any, Any]:
+    def row(k: Whole, dt: Scalar, dw: Leaves) -> tuple[Vector, Vector]:
         at = tape.state(k)
 
-        def values(tau: Any, w: Leaves, p: Leaves) -> Any:
+        def values(tau: Scalar, w: Leaves, p: Leaves) -> Vector:
             there = model.with_p(par, p)
             here = attached(model, At(tau, w, at.i, at.z), there, 1)
             return flat_guards(model, model.guard_values(here, there))
@@ -71,4 +71,4 @@ def _moves(sol: Solution, seen: Watched, dp: Leaves, tangent: list) -> Any:
         for d, s in zip(tangent[1:], sizes, strict=False)
     ]
     largest = jnp.max(jnp.stack(each), axis=0)[:, None]
-    return ~(jnp.abs(total) <= NOISE * (parts + seen.unsure * largest) + seen.tiny)
+    return ~(jnp.abs(total) <= TANGENT_ROUNDING * (parts + seen.unsure * largest) + seen.tiny)

@@ -7,31 +7,36 @@ Each has its outcomes in one row: of a loop those of one iteration after the oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from ..base.jax_names import scan_sizes
+from ..base.types import Array, ClosedJaxpr, Equation, Matrix, Vector, Whole
 
-MOST = 4096  # outcomes of one loop that are kept apart; beyond, nobody looks into it
-WHILE = 64  # iterations of a `while` that are looked at one by one
+if TYPE_CHECKING:
+    from .nonsmooth import Listing, Op
+
+MOST_OUTCOMES = 4096  # of one loop that are kept apart; beyond, nobody looks into it
+WHILE_ITERATIONS = 64  # that are looked at one by one
+Outcomes = tuple[list[Array], Vector, Array]  # results, outcomes, which of these results need
 CALLBACKS = ("callback", "ffi_call", "pallas", "xla_call", "shard_map")
 
 
 class Inner:
     """What all bodies have: a listing for each inner program."""
 
-    def __init__(self, eqn: Any, listings: list, repeat: int):
+    def __init__(self, eqn: Equation, listings: list[Listing], repeat: int):
         self.eqn, self.listings, self.repeat = eqn, listings, repeat
         self.width = sum(v.size for v in listings)
         self.size = self.width * repeat
 
     @property
-    def blind(self) -> list:
+    def blind(self) -> list[Op]:
         return [op for v in self.listings for op in v.blind]
 
-    def op_at(self, place: int) -> Any:
+    def op_at(self, place: int) -> tuple[Listing, Op]:
         place = place % self.width
         for listing in self.listings:
             if place < listing.size:
@@ -39,15 +44,19 @@ class Inner:
             place -= listing.size
         raise IndexError(place)
 
-    def each(self) -> Iterator[Any]:
+    def each(self) -> Iterator[Op]:
         for _ in range(self.repeat):
             for listing in self.listings:
                 yield from listing.each()
 
-    def _rows(self, told: Any, mask: Any) -> tuple[Any, Any]:
+    def run(self, values: list, told: Array | None = None, mask: Array | None = None) -> Outcomes:
+        """Results, outcomes, and which of these the results depend on."""
+        raise NotImplementedError
+
+    def _rows(self, told: Array | None, mask: Array | None) -> tuple[Matrix, Matrix]:
         """What is told to each iteration."""
         shape = (self.repeat, self.width)
-        if mask is None:
+        if told is None or mask is None:
             return jnp.zeros(shape), jnp.zeros(shape, bool)
         return told.reshape(shape), mask.reshape(shape)
 
@@ -55,7 +64,7 @@ class Inner:
 class Scan(Inner):
     """`lax.scan`, and what is one underneath: `lax.map`, `fori_loop` with fixed bounds."""
 
-    def run(self, values: list, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
+    def run(self, values: list, told: Array | None = None, mask: Array | None = None) -> Outcomes:
         p, (listing,) = self.eqn.params, self.listings
         first, n = scan_sizes(self.eqn)
         last = first + n
@@ -78,12 +87,12 @@ class Scan(Inner):
 class Cond(Inner):
     """`lax.cond` and `lax.switch`: all branches are evaluated, one of them counts."""
 
-    def run(self, values: list, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
+    def run(self, values: list, told: Array | None = None, mask: Array | None = None) -> Outcomes:
         which, given = values[0], values[1:]
         outs, outcomes, alive, k = [], [], [], 0
         for branch, listing in enumerate(self.listings):
             own = slice(k, k + listing.size)
-            some = (None, None) if mask is None else (told[own], mask[own])
+            some = () if told is None or mask is None else (told[own], mask[own])
             out, decided, live = listing.run(given, *some)
             outs.append(out)
             outcomes.append(decided)
@@ -97,13 +106,13 @@ class Cond(Inner):
 class While(Inner):
     """`lax.while_loop`: the decisions of its first iterations, of the condition and of the body."""
 
-    def run(self, values: list, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
+    def run(self, values: list, told: Array | None = None, mask: Array | None = None) -> Outcomes:
         p, (condition, body) = self.eqn.params, self.listings
         n, m = p["cond_nconsts"], p["body_nconsts"]
         asked, made, start = values[:n], values[n : n + m], values[n + m :]
         told, mask = self._rows(told, mask)
 
-        def ask(state: Any, k: Any) -> tuple:
+        def ask(state: list[Array], k: Whole) -> tuple:
             row = jnp.minimum(k, self.repeat - 1)
             known = mask[row] & (k < self.repeat - 1)
             own = slice(0, condition.size)
@@ -135,7 +144,7 @@ class While(Inner):
 Listed = Callable[[Any, list[bool]], Any]  # (program, which inputs move) -> its operations
 
 
-def body_of(eqn: Any, moving: list[bool], listed: Listed) -> tuple[Inner | None, bool]:
+def body_of(eqn: Equation, moving: list[bool], listed: Listed) -> tuple[Inner | None, bool]:
     """The body of a loop or conditional, if it decides something; and whether one cannot see."""
     try:
         body = _inside(eqn, moving, listed)
@@ -145,10 +154,10 @@ def body_of(eqn: Any, moving: list[bool], listed: Listed) -> tuple[Inner | None,
         return None, _opaque(eqn, listed)
     if body.size == 0 and not body.blind:
         return None, False
-    return (None, True) if body.size > MOST else (body, False)
+    return (None, True) if body.size > MOST_OUTCOMES else (body, False)
 
 
-def _inside(eqn: Any, moving: list[bool], listed: Listed) -> Inner | None:
+def _inside(eqn: Equation, moving: list[bool], listed: Listed) -> Inner | None:
     name, p = eqn.primitive.name, eqn.params
     if name == "scan":
         listing = _looped(listed, p["jaxpr"], moving, *scan_sizes(eqn))
@@ -159,11 +168,15 @@ def _inside(eqn: Any, moving: list[bool], listed: Listed) -> Inner | None:
         n, m = p["cond_nconsts"], p["body_nconsts"]
         listing = _looped(listed, p["body_jaxpr"], moving[n:], m, len(moving) - n - m)
         state = [listing.moves(r) for r in listing.given[m:]]
-        return While(eqn, [listed(p["cond_jaxpr"], [*moving[:n], *state]), listing], WHILE)
+        return While(
+            eqn, [listed(p["cond_jaxpr"], [*moving[:n], *state]), listing], WHILE_ITERATIONS
+        )
     return None
 
 
-def _looped(listed: Listed, closed: Any, moving: list[bool], first: int, count: int) -> Any:
+def _looped(
+    listed: Listed, closed: ClosedJaxpr, moving: list[bool], first: int, count: int
+) -> Listing:
     """A body that runs again and again: what an iteration sets in motion, moves in all."""
     moving = list(moving)
     while True:
@@ -175,7 +188,7 @@ def _looped(listed: Listed, closed: Any, moving: list[bool], first: int, count: 
         moving[first : first + count] = new
 
 
-def _opaque(eqn: Any, listed: Listed) -> bool:
+def _opaque(eqn: Equation, listed: Listed) -> bool:
     """Whether an operation may decide something inside that is not looked at."""
     if any(word in eqn.primitive.name for word in CALLBACKS):
         return True

@@ -6,61 +6,54 @@ first-order motion of a margin says how far parameters may move before it is use
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves, frozen
+from ..base.types import Array, Flag, Scalar, Vector
 from ..model.algebraic_states import attached
 from ..model.model import At, Model, Par
 from ..simulate.guards import guard_slopes, rounding
-from ..simulate.record import FLOW, action_of, is_reset
 from ..solution.solution import Solution
 from .guard_jumps import leaps
-from .guard_outline import Edge, Outline, edges, outline, value_at
+from .guard_outline import Edge, Outline, edges, flat_guards, outline, value_at
 from .guard_samples import dips
 
 INF = jnp.inf
-DIGITS = 1e-6  # relative: derivatives that are TRUSTED are right to six digits
+TRUSTED_ERROR = 1e-6  # relative: derivatives that are TRUSTED are right to six digits
 EPS = float(jnp.finfo(jnp.float64).eps)
 
 
 class Watched(NamedTuple):
     """The guards at the start of every row, members side by side: (rows + 1, guards)."""
 
-    value: Any
-    slope: Any  # in time, along the flow of that row
-    bend: Any  # the second derivative
-    active: Any
-    tiny: Any  # what is zero up to rounding
-    unsure: Any  # how far off the tolerances leave the value
+    value: Array
+    slope: Array  # in time, along the flow of that row
+    bend: Array  # the second derivative
+    active: Array
+    tiny: Array  # what is zero up to rounding
+    unsure: Array  # how far off the tolerances leave the value
 
 
 class Margins(NamedTuple):
     """Distances to another sequence of events; infinite where there is none."""
 
-    near: Any  # (rows, guards) of guards that turn around inside a row, to zero
-    depth: Any  # (rows,) to which the guard of an event would go on falling
-    order: Any  # (rows,) in time, from each event to the one before
-    chain: Any  # (rows, guards) after a reset, of guards that it might carry across zero
-    first: Any  # (guards,) at the start
-    last: Any  # (guards,) in time, from the end to the next event; a distance where none comes
-    end: Any  # in time, from the last event to the end
+    near: Array  # (rows, guards) of guards that turn around inside a row, to zero
+    depth: Vector  # (rows,) to which the guard of an event would go on falling
+    order: Vector  # (rows,) in time, from each event to the one before
+    chain: Array  # (rows, guards) after a reset, of guards that it might carry across zero
+    first: Vector  # (guards,) at the start
+    last: Vector  # (guards,) in time, from the end to the next event; a distance where none comes
+    end: Array  # in time, from the last event to the end
 
-    def vector(self) -> Any:
+    def vector(self) -> Vector:
         """All of them in a row."""
         return jnp.concatenate([jnp.ravel(v) for v in self])
 
 
-def flat_guards(model: Model, leaves: Leaves) -> Any:
-    """Guards and members of families as one vector."""
-    if not model.guards:
-        return jnp.zeros(0)
-    return jnp.concatenate([jnp.reshape(jnp.asarray(v, jnp.float64), (-1,)) for v in leaves])
-
-
-def _mask(model: Model, active: Leaves) -> Any:
+def _mask(model: Model, active: Leaves) -> Array:
     if not model.guards:
         return jnp.zeros(0, bool)
     wide = [
@@ -70,7 +63,7 @@ def _mask(model: Model, active: Leaves) -> Any:
     return jnp.concatenate(wide)
 
 
-def _signs(leaf: Any, pattern: int) -> Any:
+def _signs(leaf: Array, pattern: int) -> Array:
     """Three patterns of signs, so that errors of several states do not cancel in all of them."""
     if pattern == 0:
         return jnp.ones_like(leaf)
@@ -78,13 +71,13 @@ def _signs(leaf: Any, pattern: int) -> Any:
     return jnp.where((count // pattern) % 2 == 0, 1.0, -1.0)
 
 
-def _unsure(model: Model, at: At, par: Par, tolerance: tuple[Any, Leaves]) -> Any:
+def _unsure(model: Model, at: At, par: Par, tolerance: tuple[Scalar, Leaves]) -> Vector:
     """How much the guards change when the states change by their tolerances."""
     rtol, atol = tolerance
     here = model.moving_of(at)
     sizes = [a + rtol * jnp.abs(v) for v, a in zip(here, atol, strict=False)]
 
-    def values(moving: Leaves) -> Any:
+    def values(moving: Leaves) -> Vector:
         there = attached(model, model.with_moving(at, moving), par, 1)
         return flat_guards(model, model.guard_values(there, par))
 
@@ -101,11 +94,11 @@ def _apply(sizes: list, leaves: Leaves, pattern: int) -> list:
     ]
 
 
-def _look(model: Model, at: At, par: Par, tolerance: Any) -> Watched:
+def _look(model: Model, at: At, par: Par, tolerance: tuple[Scalar, Leaves]) -> Watched:
     """The guards at one row state."""
     here = attached(model, at, par, 2)
 
-    def slopes(tau: Any, moving: Leaves) -> tuple[Any, Any]:
+    def slopes(tau: Scalar, moving: Leaves) -> tuple[Vector, Vector]:
         there = attached(model, model.with_moving(at, moving, tau=tau, z=here.z), par, 2)
         values, rates = guard_slopes(model, there, par, model.flow(there, par))
         return flat_guards(model, values), flat_guards(model, rates)
@@ -132,33 +125,27 @@ def watch(sol: Solution) -> Watched:
 class Fired(NamedTuple):
     """What each row does: (rows,) and (rows, guards)."""
 
-    flow: Any  # it is a step
-    event: Any  # it is the reset of an event
-    rooted: Any  # with a time of its own, not triggered by another
-    own: Any  # the guard of the event
-    t: Any  # where the row starts
+    flow: Array  # it is a step
+    event: Array  # it is the reset of an event
+    rooted: Array  # with a time of its own, not triggered by another
+    own: Array  # the guard of the event
+    t: Vector  # where the row starts
 
 
 def fired(sol: Solution) -> Fired:
     """Which rows are steps and which are events, from the kinds on the tape."""
     model, tape = sol.spec.model, sol.tape
-    rows = jnp.arange(tape.kind.shape[0])
-    kind = tape.kind.astype(jnp.int32)
-    used = rows < tape.n
-    action = jnp.clip(action_of(kind), 0, len(model.actions) - 1)
-    counts = jnp.asarray([a.logged or a.kink for a in model.actions])
-    event = used & is_reset(kind) & counts[action]
-    before = jnp.concatenate([jnp.zeros(1, jnp.int32), kind[:-1]])
-    rooted = event & (before == kind - 1)
-    member = tape.member[0] if tape.member else jnp.zeros_like(kind)
+    event, action = tape.resets_of(jnp.asarray([a.logged or a.kink for a in model.actions]))
+    rooted = event & tape.rooted_rows()
+    member = tape.members()
     places, first = [], 0
     for a in model.actions:
         places.append(first if a.kind == "guard" else -1)
         first += (a.size or 1) if a.kind == "guard" else 0
-    place = jnp.asarray(places)[action]
+    place = jnp.asarray(places)[jnp.clip(action, 0)]
     which = jnp.where(place >= 0, place + jnp.where(place >= 0, member, 0), -1)
     own = event[:, None] & (jnp.arange(model.n_guards)[None, :] == which[:, None])
-    flow = used & (kind == FLOW) & (tape.h != 0)
+    flow = tape.flow_rows() & (tape.h != 0)
     return Fired(flow, event, rooted, own, tape.tau)
 
 
@@ -183,7 +170,7 @@ def margins(sol: Solution, seen: Watched, rows: Fired, found: Between) -> Margin
     return Margins(near, depth[:-1], order[:-1], chain, first, last, _to_end(sol, rows))
 
 
-def _ahead(end: Watched, backward: Any, fired: Any) -> Any:
+def _ahead(end: Watched, backward: Flag, fired: Array) -> Array:
     """The time after the end at which a guard would reach zero, or its distance from there."""
     way, zero = jnp.where(backward, -1.0, 1.0), jnp.abs(end.value) <= end.tiny
     side = frozen(jnp.where(zero, -jnp.sign(end.slope) * way, jnp.sign(end.value)))
@@ -203,7 +190,7 @@ class Between(NamedTuple):
     left: Edge
     right: Edge
     shape: Outline
-    valid: Any  # rows that are steps, guards that are in force
+    valid: Array  # rows that are steps, guards that are in force
 
 
 def between(sol: Solution, seen: Watched, rows: Fired) -> Between:
@@ -215,7 +202,7 @@ def between(sol: Solution, seen: Watched, rows: Fired) -> Between:
     return Between(left, right, shape, steps[:, None] & seen.active[:-1] & seen.active[1:])
 
 
-def _turning(found: Between) -> Any:
+def _turning(found: Between) -> Array:
     """The smallest distance of guards that turn around between two rows (M73)."""
     left, right, shape, valid = found
     low, place = value_at(left, right, shape.place), shape.place
@@ -227,18 +214,18 @@ def _turning(found: Between) -> Any:
     return jnp.where(valid & ((place < 1) | first | last), jnp.abs(low), INF)
 
 
-def promised(rtol: Any) -> Any:
+def promised(rtol: Scalar) -> Scalar:
     """The relative error that derivatives may have and be TRUSTED."""
-    return jnp.maximum(100 * rtol, DIGITS)
+    return jnp.maximum(100 * rtol, TRUSTED_ERROR)
 
 
-def nearest(near: Any, unsure: Any) -> Any:
+def nearest(near: Array, unsure: Array) -> Scalar:
     """The smallest distance in units of what is uncertain; infinite where nothing turns around."""
     ratio = near / jnp.maximum(unsure, 1e-300)
     return jnp.min(jnp.where(near == INF, INF, ratio), initial=INF)
 
 
-def _unseen(sol: Solution, found: Between, unsure: Any) -> Any:
+def _unseen(sol: Solution, found: Between, unsure: Array) -> Flag:
     """Whether a guard seems to have crossed inside a row without firing."""
     guards = sol.spec.model.guards
     way = jnp.asarray([g.direction for g in guards for _ in range(g.size or 1)], jnp.int32)
@@ -246,14 +233,14 @@ def _unseen(sol: Solution, found: Between, unsure: Any) -> Any:
     falls, rises = found.shape.falls, found.shape.rises
     bad = jnp.where(way < 0, falls, jnp.where(way > 0, rises, falls | rises))
     held, left, right, allowed = frozen((sol, found.left, found.right, unsure))
-    seen = dips(held, left, right, flat_guards, allowed)
+    seen = dips(held, left, right, allowed)
     return jnp.any(((bad & ~seen.clear) | seen.hidden) & found.valid)
 
 
-def _order(rows: Fired) -> Any:
+def _order(rows: Fired) -> Vector:
     """From each event with a time of its own to the last one before it, in time."""
 
-    def step(before: Any, row: tuple) -> tuple:
+    def step(before: Scalar, row: tuple) -> tuple:
         rooted, t = row
         gap = jnp.where(rooted & jnp.isfinite(before), jnp.abs(t - before), INF)
         return jnp.where(rooted, t, before), gap
@@ -261,14 +248,14 @@ def _order(rows: Fired) -> Any:
     return jax.lax.scan(step, jnp.full((), -INF), (rows.rooted, rows.t))[1]
 
 
-def _to_end(sol: Solution, rows: Fired) -> Any:
+def _to_end(sol: Solution, rows: Fired) -> Vector:
     """From the last event to the end, in time."""
     left = sol.tape.t1 - sol.tape.t0 - rows.t
     gap = jnp.where(rows.rooted, jnp.where(sol.tape.backward, -left, left), INF)
     return jnp.min(gap)[None]
 
 
-def saves(sol: Solution, rows: Fired) -> Any:
+def saves(sol: Solution, rows: Fired) -> Array:
     """From each event with a time of its own to the nearest save time; the sign says which way."""
     if jnp.ndim(sol.t) == 0 or sol.t.shape[0] == 0:
         return jnp.full(rows.t.shape, INF)
@@ -283,11 +270,11 @@ class Measured(NamedTuple):
     seen: Watched
     rows: Fired
     margins: Margins
-    place: Any  # where guards turn around inside of rows
-    saves: Any
-    unseen: Any
-    leaps: Any  # a guard jumps where its event is
-    chance: Any = ()  # a reset lands on a guard by chance (landings.py)
+    place: Array  # where guards turn around inside of rows
+    saves: Array
+    unseen: Flag
+    leaps: Flag  # a guard jumps where its event is
+    chance: Flag | bool = False  # a reset lands on a guard by chance (landings.py)
 
 
 @jax.jit
@@ -297,5 +284,5 @@ def measure(sol: Solution) -> Measured:
     inside = between(sol, seen, rows)
     found = margins(sol, seen, rows, inside)
     unseen = _unseen(sol, inside, seen.unsure)
-    jumps = leaps(sol, flat_guards, rows.own & rows.rooted[:, None], seen.tiny)
+    jumps = leaps(sol, rows.own & rows.rooted[:, None], seen.tiny)
     return Measured(seen, rows, found, inside.shape.place, saves(sol, rows), unseen, jumps)

@@ -10,18 +10,18 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
-from ..base.jax_names import bind_again
 from ..base.leaves import Leaves
-from ..model.model import Model, Par
-from .loop_bodies import body_of
+from ..base.types import Array, ClosedJaxpr, Equation, Flag, Jaxpr
+from ..model.model import At, Model, Par
+from .loop_bodies import Inner, Outcomes, body_of
+from .operation_rules import bind, can_decide, decide, follow, outcome_count
 
 CALLS = {
     "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call",
@@ -35,25 +35,28 @@ class Known(NamedTuple):
     value: Any
 
 
+Operand: TypeAlias = int | Known  # a value of a program: its number, or itself
+
+
 class Call(NamedTuple):
     """A call that an operation is inside of; its name, where it is a function of a library."""
 
-    eqn: Any
-    ins: tuple
+    eqn: Equation
+    ins: tuple[Operand, ...]
     name: str
 
 
 class Op(NamedTuple):
     """One operation. Values have numbers; inputs are numbers or known."""
 
-    eqn: Any
-    ins: tuple
+    eqn: Equation
+    ins: tuple[Operand, ...]
     outs: tuple[int, ...]
     calls: tuple[Call, ...]  # from the outside in
     decides: bool  # it is not smooth, and depends on time or on states
     first: int = 0  # the place of its outcomes
     size: int = 0
-    body: Any = None  # of a loop or a conditional that decides something inside (loop_bodies.py)
+    body: Inner | None = None  # of a loop or conditional that decides something (loop_bodies.py)
     blind: bool = False  # it may decide something that nobody can see
 
     @property
@@ -63,101 +66,6 @@ class Op(NamedTuple):
         chain = (*self.calls, own)
         first = next((k for k, c in enumerate(chain) if c.name), len(self.calls))
         return chain[first::-1]
-
-
-# -- rules: what an operation decides, and what follows from a decision ---------------------------
-def _bind(eqn: Any, values: list) -> list:
-    out = bind_again(eqn, values)
-    return list(out) if eqn.primitive.multiple_results else [out]
-
-
-def _whole(eqn: Any) -> bool:
-    """Whether no result is a float: a comparison, a place in a table, a rounded number."""
-    return not any(_floating(v.aval) for v in eqn.outvars)
-
-
-def _order(eqn: Any, values: list) -> Any:
-    axis = eqn.params["dimension"]
-    place = jax.lax.broadcasted_iota(jnp.int32, jnp.shape(values[0]), axis)
-    keys = eqn.params["num_keys"]
-    return jax.lax.sort((*values, place), dimension=axis, num_keys=keys, is_stable=True)[-1]
-
-
-def _in_order(eqn: Any, values: list, order: Any) -> list:
-    axis = eqn.params["dimension"]
-    return [jnp.take_along_axis(jnp.asarray(v), order, axis) for v in values]
-
-
-def _together(eqn: Any, v: Any) -> Any:
-    """The reduced axes as one, at the end."""
-    axes = eqn.params["axes"]
-    kept = [k for k in range(v.ndim) if k not in axes]
-    return jnp.transpose(v, (*kept, *axes)).reshape(*[v.shape[k] for k in kept], -1)
-
-
-def _picked(eqn: Any, v: Any, which: Any) -> list:
-    wide = _together(eqn, v)
-    return [jnp.take_along_axis(wide, which[..., None], -1)[..., 0]]
-
-
-def _turn(v: list) -> Any:
-    """On which side of the cut of the angle one is, where it is near."""
-    return jnp.where(v[1] < 0, jnp.where(v[0] < 0, -1, 1), 0)
-
-
-def _angle(v: list, turn: Any) -> list:
-    return [jnp.arctan2(*v) + jnp.where(turn * _turn(v) < 0, 2 * jnp.pi * turn, 0.0)]
-
-
-def _best(eqn: Any, v: Any, which: Any) -> list:
-    return [jnp.take_along_axis(v, which, eqn.params.get("axis", -1)), which]
-
-
-class Rule(NamedTuple):
-    """Of an operation with float results; of the others the results are the decision."""
-
-    decide: Callable  # (eqn, values) -> an array
-    follow: Callable  # (eqn, values, decision) -> results
-
-
-_ROUND = Rule(lambda e, v: _bind(e, v)[0], lambda e, v, o: [o])
-RULES = {
-    "abs": Rule(lambda e, v: v[0] < 0, lambda e, v, o: [jnp.where(o, -v[0], v[0])]),
-    "max": Rule(lambda e, v: v[0] > v[1], lambda e, v, o: [jnp.where(o, v[0], v[1])]),
-    "min": Rule(lambda e, v: v[0] < v[1], lambda e, v, o: [jnp.where(o, v[0], v[1])]),
-    "sign": _ROUND,
-    "floor": _ROUND,
-    "ceil": _ROUND,
-    "round": _ROUND,
-    "rem": Rule(lambda e, v: jnp.trunc(v[0] / v[1]), lambda e, v, o: [v[0] - o * v[1]]),
-    "clamp": Rule(
-        lambda e, v: jnp.where(v[1] < v[0], -1, jnp.where(v[1] > v[2], 1, 0)),
-        lambda e, v, o: [jnp.where(o < 0, v[0], jnp.where(o > 0, v[2], v[1]))],
-    ),
-    "atan2": Rule(lambda e, v: _turn(v), lambda e, v, o: _angle(v, o)),
-    "top_k": Rule(lambda e, v: _bind(e, v)[1], lambda e, v, o: _best(e, v[0], o)),
-    "sort": Rule(_order, _in_order),
-    "reduce_max": Rule(
-        lambda e, v: jnp.argmax(_together(e, v[0]), -1), lambda e, v, o: _picked(e, v[0], o)
-    ),
-    "reduce_min": Rule(
-        lambda e, v: jnp.argmin(_together(e, v[0]), -1), lambda e, v, o: _picked(e, v[0], o)
-    ),
-}
-SIMPLE = ("bitcast_convert_type", "is_finite")  # they decide nothing that a flow goes by
-
-
-def _floating(aval: Any) -> bool:
-    return jnp.issubdtype(aval.dtype, jnp.floating)
-
-
-def _decides(eqn: Any, moving: list[bool]) -> bool:
-    """Whether an operation with these inputs in motion is one that can change its outcome."""
-    name = eqn.primitive.name
-    floats = [m and _floating(v.aval) for v, m in zip(eqn.invars, moving, strict=True)]
-    if not any(floats) or name in SIMPLE:
-        return False
-    return name in RULES or _whole(eqn)
 
 
 # -- the program ----------------------------------------------------------------------------------
@@ -174,7 +82,7 @@ class Listing:
         self.outer = 0  # calls that belong to the program around it
 
     @staticmethod
-    def of(closed: Any, moving: list[bool], calls: tuple[Call, ...]) -> Listing:
+    def of(closed: ClosedJaxpr, moving: list[bool], calls: tuple[Call, ...]) -> Listing:
         """The operations of a program whose inputs move or not."""
         listing = Listing()
         listing.outer = len(calls)
@@ -189,31 +97,32 @@ class Listing:
             self.moving.add(self.count - 1)
         return self.count - 1
 
-    def enter(self, jaxpr: Any, given: list, calls: tuple[Call, ...]) -> list:
+    def enter(self, jaxpr: Jaxpr, given: list[Operand], calls: tuple[Call, ...]) -> list[Operand]:
         """Write down the operations of a jaxpr."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
 
-        def read(v: Any) -> Any:
+        def read(v: jex.Var | jex.Literal) -> Operand:
             return Known(v.val) if isinstance(v, jex.Literal) else env[v]
 
         for eqn in jaxpr.eqns:
             ins = tuple(map(read, eqn.invars))
             inner = _inner(eqn)
             if inner is not None:
-                known = [Known(v) for v in getattr(inner, "consts", ())]
-                program = getattr(inner, "jaxpr", inner)
+                program, consts = inner
                 inside = (*calls, Call(eqn, ins, _library(eqn, program)))
-                outs = self.enter(program, [*known, *ins], inside)
+                outs = self.enter(program, [*map(Known, consts), *ins], inside)
             else:
                 outs = self._note(eqn, ins, calls)
             env.update(zip(eqn.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def _note(self, eqn: Any, ins: tuple, calls: tuple[Call, ...]) -> tuple[int, ...]:
+    def _note(
+        self, eqn: Equation, ins: tuple[Operand, ...], calls: tuple[Call, ...]
+    ) -> tuple[int, ...]:
         moving = [self.moves(r) for r in ins]
         outs = tuple(self.new(any(moving)) for _ in eqn.outvars)
-        decides = _decides(eqn, moving)
-        size = _outcomes(eqn) if decides else 0
+        decides = can_decide(eqn, moving)
+        size = outcome_count(eqn) if decides else 0
         listed = lambda closed, inner: Listing.of(closed, inner, (*calls, Call(eqn, ins, "")))
         look = any(moving) and not decides  # of a loop with whole results these say everything
         body, blind = body_of(eqn, moving, listed) if look else (None, False)
@@ -223,7 +132,7 @@ class Listing:
         self.size += size
         return outs
 
-    def moves(self, r: Any) -> bool:
+    def moves(self, r: Operand) -> bool:
         return not isinstance(r, Known) and r in self.moving
 
     @property
@@ -246,7 +155,9 @@ class Listing:
         inner = [op for o in self.ops if o.body is not None for op in o.body.blind]
         return [op for op in self.ops if op.blind] + inner
 
-    def run(self, inputs: Any, told: Any = None, mask: Any = None) -> tuple[list, Any, Any]:
+    def run(
+        self, inputs: Sequence[Array], told: Array | None = None, mask: Array | None = None
+    ) -> Outcomes:
         """Results, outcomes, and which of these the results depend on.
 
         Outcomes under `mask` are not decided but read from `told`.
@@ -254,41 +165,42 @@ class Listing:
         env = dict(zip(self.given, inputs, strict=True))
         noted, inside = [], {}
 
-        def read(r: Any) -> Any:
+        def read(r: Operand) -> Array:
             return r.value if isinstance(r, Known) else env[r]
 
         for op in self.ops:
             values = [read(r) for r in op.ins]
             own = slice(op.first, op.first + op.size)
             if op.body is not None and op.decides:
-                some = (None, None) if mask is None else (told[own], mask[own])
+                some = () if told is None or mask is None else (told[own], mask[own])
                 out, decided, inside[op.first] = op.body.run(values, *some)
                 noted.append(decided)
             elif op.decides:
-                decided = _decide(op, values)
+                decided = decide(op.eqn, values)
                 noted += decided
-                if mask is not None:
+                if told is not None and mask is not None:
                     decided = _told(op, decided, told, mask)
-                out = _follow(op, values, decided)
+                out = follow(op.eqn, values, decided)
             else:
-                out = _bind(op.eqn, values)
+                out = bind(op.eqn, values)
             env.update(zip(op.outs, out, strict=True))
         outcomes = jnp.concatenate([jnp.ravel(v).astype(float) for v in noted] or [jnp.zeros(0)])
         return [read(r) for r in self.outputs], outcomes, self._alive(env, inside)
 
-    def _alive(self, env: dict, inside: dict) -> Any:
+    def _alive(self, env: dict, inside: dict[int, Array]) -> Array:
         """Which outcomes reach a result; those in a branch that is not taken do not."""
         alive: dict[int, Any] = {r: True for r in self.outputs if not isinstance(r, Known)}
         found: list = []
 
-        def mark(r: Any, how: Any) -> None:
-            if self.moves(r) and how is not False:
+        def mark(r: Operand, how: Flag | bool) -> None:
+            if not isinstance(r, Known) and self.moves(r) and how is not False:
                 alive[r] = alive.get(r, False) | how
 
         for op in reversed(self.ops):
             own = functools.reduce(operator.or_, [alive.get(k, False) for k in op.outs], False)
-            name, which = op.eqn.primitive.name, op.ins[0] if op.ins else None
+            name = op.eqn.primitive.name
             if name in ("select_n", "saltus_when"):
+                which = op.ins[0]
                 mark(which, own)
                 value = which.value if isinstance(which, Known) else env[which]
                 cases = op.ins[1:] if name == "select_n" else op.ins[:0:-1]
@@ -327,21 +239,24 @@ class Program(Listing):
             self.outputs += self.enter(jaxpr, [*own, *args], ())
         self.given = [*args, *consts]
 
-    def inputs(self, model: Model, at: Any, par: Par) -> Leaves:
+    def inputs(self, model: Model, at: At, par: Par) -> Leaves:
         """What the program starts from: arguments and closed-over values."""
         consts = [v for fn in self.fns for v in fn.closed_over(par)]
         return (*model._flagged(at, par), *consts)
 
 
-def _inner(eqn: Any) -> Any:
-    """The program that a call contains, if it is one that is entered."""
+def _inner(eqn: Equation) -> tuple[Jaxpr, Sequence] | None:
+    """The program that a call contains, with its constants, if it is one that is entered."""
     if eqn.primitive.name not in CALLS:
         return None
     found = [eqn.params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr") if k in eqn.params]
-    return found[0] if found else None
+    if not found:
+        return None
+    closed = isinstance(found[0], jex.ClosedJaxpr)
+    return (found[0].jaxpr, found[0].consts) if closed else (found[0], ())
 
 
-def _library(eqn: Any, program: Any) -> str:
+def _library(eqn: Equation, program: Jaxpr) -> str:
     """The name of the library function that a call is, or nothing."""
     info = getattr(program, "debug_info", None)
     if not re.search(r"[/\\]jax[/\\]_src[/\\]", getattr(info, "func_src_info", "") or ""):
@@ -369,27 +284,7 @@ def _names(model: Model) -> list[str]:
     return head + ["p"] * (len(model.flow_fn.traced.jaxpr.invars) - len(head))
 
 
-def _outcomes(eqn: Any) -> int:
-    """How many outcomes an operation has."""
-    if _whole(eqn):
-        return sum(v.aval.size for v in eqn.outvars)
-    return eqn.invars[0].aval.size if eqn.primitive.name == "sort" else eqn.outvars[0].aval.size
-
-
-def _decide(op: Op, values: list) -> list:
-    if _whole(op.eqn):
-        return _bind(op.eqn, values)
-    return [RULES[op.eqn.primitive.name].decide(op.eqn, values)]
-
-
-def _follow(op: Op, values: list, decided: list) -> list:
-    if _whole(op.eqn):
-        return decided
-    found = RULES[op.eqn.primitive.name].follow(op.eqn, values, decided[0])
-    return [v.astype(a.aval.dtype) for v, a in zip(found, op.eqn.outvars, strict=True)]
-
-
-def _told(op: Op, decided: list, told: Any, mask: Any) -> list:
+def _told(op: Op, decided: list, told: Array, mask: Array) -> list:
     out, k = [], op.first
     for v in decided:
         size = int(np.prod(jnp.shape(v)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,19 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ..base.names import number_names
+from ..base.types import Matrix, Params, Scalar, Tree, Vector, Whole
 from .differences import STEPS, OneSided, one_sided
 
-SINGLE = 24  # directions along single parameters; more parameters share them, with random signs
-ANY = "a random direction"
-RANDOM = 4  # directions in which everything moves
-SMALLER = (1.0, 1e-3, 1e-6)  # a parameter that is zero has no size: what is smooth at one, is
-FURTHER = 1e-2  # so far away the derivative shows its size, where it vanishes at p
-LEAST = 1e-2  # of the largest derivative: below, differences are errors of the solution
+SINGLE_DIRECTIONS = 24  # along one parameter each; more parameters share them, with random signs
+RANDOM_NAME = "a random direction"
+RANDOM_DIRECTIONS = 4  # in which everything moves
+LENGTHS_FOR_ZEROS = (
+    1.0,
+    1e-3,
+    1e-6,
+)  # a parameter that is zero has no size: what is smooth at one, is
+FAR_LENGTH = 1e-2  # so far away a derivative that vanishes at p shows its size
+SMALLEST_SLOPE = 1e-2  # relative to the largest: below, differences are errors of the solution
 
 
 class Bend(NamedTuple):
@@ -47,7 +52,7 @@ class Bend(NamedTuple):
 class Around(NamedTuple):
     """What was seen around a point."""
 
-    level: Any
+    level: Whole | int
     sides: OneSided | None  # along the gradient, or where the loss bends
     bends: tuple[Bend, ...]
 
@@ -56,22 +61,24 @@ class _Point(NamedTuple):
     """A loss in flat coordinates, with what is known of it at p."""
 
     loss: Callable
-    p: Any
+    p: Vector
     back: Callable
-    value: Any
-    gradient: Any
-    rtol: Any
+    value: Scalar
+    gradient: Vector
+    rtol: Scalar
 
-    def at(self, direction: Any, length: Any) -> tuple[Any, Any]:
+    def at(self, direction: Vector, length: Scalar | float) -> tuple[Scalar, Scalar]:
         """The loss and its derivative, `length` further on."""
         along = lambda s: self.loss(self.back(self.p + s * direction))
         return jax.jvp(along, (length,), (length * 0 + 1.0,))
 
-    def slopes(self, directions: Any) -> Any:
-        return directions @ self.gradient
+    def slopes(self, directions: Matrix | np.ndarray) -> Vector:
+        return jnp.asarray(directions) @ self.gradient
 
 
-def around(loss: Callable, p: Any, value: Any, gradient: Any, rtol: Any, traced: bool) -> Around:
+def around(
+    loss: Callable, p: Params, value: Scalar, gradient: Tree, rtol: Scalar, traced: bool
+) -> Around:
     """Both sides of p along the gradient, along every parameter, and along random directions."""
     flat, back = ravel_pytree(p)
     slope = ravel_pytree(gradient)[0]
@@ -88,7 +95,7 @@ def around(loss: Callable, p: Any, value: Any, gradient: Any, rtol: Any, traced:
     return _looked(point, np.asarray(directions), ["the gradient", *names])
 
 
-def _sizes(p: Any) -> Any:
+def _sizes(p: Params) -> Vector:
     """How large each number is; for a zero that of its neighbours in the same leaf, or one."""
     sizes = []
     for leaf in jax.tree.leaves(p):
@@ -101,21 +108,21 @@ def _sizes(p: Any) -> Any:
 def _patterns(n: int, names: list[str]) -> tuple[np.ndarray, list[str]]:
     """Directions relative to the sizes: single numbers, or groups of them, and random ones."""
     rng = np.random.default_rng(11)
-    count = min(n, SINGLE)
+    count = min(n, SINGLE_DIRECTIONS)
     single = (np.arange(n)[None, :] % count == np.arange(count)[:, None]).astype(float)
     labels = names
-    if n > SINGLE:
+    if n > SINGLE_DIRECTIONS:
         single = single * rng.choice([-1.0, 1.0], n)
         labels = [f"{names[k]} and others" for k in range(count)]
-    several = RANDOM if n > 1 else 0
+    several = RANDOM_DIRECTIONS if n > 1 else 0
     wide = rng.choice([-1.0, 1.0], (several, n)) * rng.uniform(0.3, 1.0, (several, n))
-    return np.concatenate([single, wide]), [*labels, *[ANY] * several]
+    return np.concatenate([single, wide]), [*labels, *[RANDOM_NAME] * several]
 
 
-def _limits(point: _Point, slopes: Any) -> tuple[Any, Any]:
+def _limits(point: _Point, slopes: Vector | np.ndarray) -> tuple[Vector, Scalar]:
     """By how much derivatives along directions, and values, may differ: errors of the solution."""
     most = jnp.maximum(jnp.abs(point.value), jnp.max(jnp.abs(slopes), initial=0.0))
-    size = jnp.maximum(jnp.abs(slopes), LEAST * most)
+    size = jnp.maximum(jnp.abs(slopes), SMALLEST_SLOPE * most)
     return jnp.maximum(1e-5, 1e3 * point.rtol) * size, 1e3 * point.rtol * most
 
 
@@ -135,13 +142,13 @@ def _looked(point: _Point, directions: np.ndarray, names: list[str]) -> Around:
             exists = [bool(np.isfinite(v)) for v, _ in looks]
             limits = float(bent[k]), float(jumped)
             bends += _confirmed(point, direction, (names[k], float(slopes[k])), limits, exists)
-    single = [b for b in bends if b.along not in (names[0], ANY)]
+    single = [b for b in bends if b.along not in (names[0], RANDOM_NAME)]
     bends = single or bends[:1]
     level = max((1 if b.undefined else 2 for b in bends), default=0)
     return Around(level, bends[0].sides if bends else first, tuple(bends))
 
 
-def _tried(point: _Point, direction: Any, length: float) -> tuple[float, float]:
+def _tried(point: _Point, direction: np.ndarray, length: float) -> tuple[float, float]:
     """The same; not a number where the loss cannot be computed."""
     try:
         value, slope = point.at(jnp.asarray(direction), length)
@@ -151,18 +158,22 @@ def _tried(point: _Point, direction: Any, length: float) -> tuple[float, float]:
 
 
 def _confirmed(
-    point: _Point, direction: Any, named: tuple[str, float], limits: Any, exists: list[bool]
+    point: _Point,
+    direction: np.ndarray,
+    named: tuple[str, float],
+    limits: tuple[float, float],
+    exists: list[bool],
 ) -> list[Bend]:
     """Whether derivatives extrapolated to p itself are still two, or not that of the gradient."""
     name, slope = named
     zero = bool(np.any((np.asarray(point.p) == 0) & (direction != 0)))
-    further = np.array([_tried(point, direction, s * FURTHER) for s in (-1.0, 1.0)])
+    further = np.array([_tried(point, direction, s * FAR_LENGTH) for s in (-1.0, 1.0)])
     further = np.abs(further - [float(point.value), 0.0])
     wide, steep = np.max(np.where(np.isfinite(further), further, 0.0), axis=0)
-    limit = max(limits[0], 1e-5 * LEAST * float(steep))
+    limit = max(limits[0], 1e-5 * SMALLEST_SLOPE * float(steep))
     leap = max(limits[1], 1e3 * float(point.rtol) * float(wide))
     found = []
-    for smaller in SMALLER if zero else SMALLER[:1]:
+    for smaller in LENGTHS_FOR_ZEROS if zero else LENGTHS_FOR_ZEROS[:1]:
         loss = lambda q: point.loss(point.back(q))
         sides = one_sided(loss, point.p, jnp.asarray(smaller * direction), 1.0, forgiving=True)
         sides = sides._replace(left=sides.left / smaller, right=sides.right / smaller)
@@ -175,12 +186,12 @@ def _confirmed(
 
 
 # -- inside `jit`: one program for all points ------------------------------------------------------
-def _all_smooth(point: _Point, directions: Any) -> Any:
+def _all_smooth(point: _Point, directions: Matrix) -> Whole:
     slopes = point.slopes(directions)
     bent, jumped = _limits(point, slopes)
     lengths = STEPS[0] * jnp.asarray([-2.0, -1.0, 1.0, 2.0])
 
-    def along(direction: Any) -> tuple[Any, Any]:
+    def along(direction: Vector) -> tuple[Vector, Vector]:
         return jax.lax.map(functools.partial(point.at, direction), lengths)
 
     values, found = jax.lax.map(along, directions)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
 from ..base.user_code import line_of_equation
-from .nonsmooth import Known, Listing, Op
+from .nonsmooth import Known, Listing, Op, Operand
+from .operation_rules import aval_of
 
 COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", **COMPARE}
@@ -57,7 +57,7 @@ def _short(name: str, inside: list[str]) -> str:
     return text if len(text) <= LONG else name
 
 
-def _words(program: Listing, r: Any, depth: int) -> str:
+def _words(program: Listing, r: Operand, depth: int) -> str:
     if isinstance(r, Known):
         value = np.asarray(r.value)
         return f"{value.item():g}" if value.size == 1 else "..."
@@ -82,6 +82,6 @@ def _op_words(program: Listing, op: Op, depth: int) -> str:
         return text if len(text) <= LONG else name
     if name == "neg":
         return f"-{inside[0]}"
-    if name == "slice" and op.eqn.outvars[0].aval.size == 1:
+    if name == "slice" and aval_of(op.eqn.outvars[0]).size == 1:
         return f"{inside[0]}[{', '.join(map(str, op.eqn.params['start_indices']))}]"
     return _short(name.removeprefix("reduce_"), inside)

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from ..base.types import Array, Flag, Scalar, Whole
 from .verdict import DEGRADED, TRUSTED, UNTRUSTED
 
-CLOSE = 10  # errors of many steps add up: what is closer than so many tolerances is not decided
+ACCUMULATED_TOLERANCES = 10  # errors of many steps add up: what is closer is not decided
 
 
 class Evidence(NamedTuple):
     """What was found out about a solution; numbers and flags that work inside `jit`."""
 
-    failed: Any  # the solve stopped early
-    touched: Any  # a guard touches zero
-    watching: Any  # touches count (`on_grazing` is not "ignore")
-    near: Any  # from a guard that is not reached to zero, in units of its error
-    unseen: Any  # a guard crossed zero between the places at which it was looked at
-    grazing: Any  # the relative error of the worst event that almost grazes
-    promised: Any  # the relative error that TRUSTED allows
-    order: Any  # the level of simultaneous events that do not commute
-    saved: Any  # an event falls on a save time
-    ended: Any  # an event falls on the end
-    undecided: Any  # a guard is within the error of zero at the start or after a reset
-    kinked: Any  # the solve has passed a hidden kink
-    jump: Any  # of the flow at the worst of these, relative to the flow
-    growth: Any  # of errors along the solution, times the tolerance
-    shift: Any  # of derivatives when all states change by their tolerances
-    condition: Any  # of the equations for algebraic states
-    drift: Any  # off the constraint, in units of the tolerance
-    dot: Any  # the relative difference of tangent and adjoint sweep
-    leaps: Any  # a guard jumps at an event
+    failed: Flag  # the solve stopped early
+    touched: Flag  # a guard touches zero
+    watching: Flag  # touches count (`on_grazing` is not "ignore")
+    near: Scalar  # from a guard that is not reached to zero, in units of its error
+    unseen: Flag  # a guard crossed zero between the places at which it was looked at
+    grazing: Scalar  # the relative error of the worst event that almost grazes
+    promised: Scalar  # the relative error that TRUSTED allows
+    order: Whole  # the level of simultaneous events that do not commute
+    saved: Flag  # an event falls on a save time
+    ended: Flag  # an event falls on the end
+    undecided: Flag  # a guard is within the error of zero at the start or after a reset
+    kinked: Flag  # the solve has passed a hidden kink
+    jump: Scalar  # of the flow at the worst of these, relative to the flow
+    growth: Scalar  # of errors along the solution, times the tolerance
+    shift: Scalar  # of derivatives when all states change by their tolerances
+    condition: Scalar  # of the equations for algebraic states
+    drift: Scalar  # off the constraint, in units of the tolerance
+    dot: Scalar  # the relative difference of tangent and adjoint sweep
+    leaps: Flag  # a guard jumps at an event
 
 
 class Reason(NamedTuple):
@@ -41,14 +42,14 @@ class Reason(NamedTuple):
 
     text: str
     advice: str
-    rule: Callable[[Evidence], tuple[Any, Any]]
+    rule: Callable[[Evidence], tuple[Flag | bool, Flag | bool]]
 
-    def level(self, evidence: Evidence) -> Any:
+    def level(self, evidence: Evidence) -> Whole:
         some, bad = self.rule(evidence)
         return jnp.where(bad, UNTRUSTED, jnp.where(some, DEGRADED, TRUSTED))
 
 
-def above(value: Any, limit: Any) -> Any:
+def above(value: Array, limit: Array | float) -> Array:
     """Whether a number is larger than it may be; NaN is."""
     return ~(value <= limit)
 
@@ -67,7 +68,7 @@ TABLE = (
     Reason(
         "whether a guard is reached is within the error of the solution",
         "Tighten rtol and atol, or move the parameters.",
-        lambda e: (~(e.near >= 100), ~(e.near >= CLOSE) & e.watching),
+        lambda e: (~(e.near >= 100), ~(e.near >= ACCUMULATED_TOLERANCES) & e.watching),
     ),
     Reason(
         "a guard seems to have crossed zero unseen",

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from ..base.leaves import Leaves
+from ..base.types import Array, Scalar, Vector, Whole
 from ..model.model import At, Model, Par
-from ..simulate.record import FLOW
 from ..solution.tape import Tape
 from .nonsmooth import Program
 
-BATCH = 64  # rows at a time
-SHIFT = 2.0**-20  # of a step: how far from its ends one looks
+T = TypeVar("T")
+ROWS_PER_BATCH = 64
+END_DISTANCE = 2.0**-20  # how far from the ends of a step one looks, relative to it
 
 
 @functools.lru_cache(maxsize=256)
@@ -27,8 +29,8 @@ def program_of(model: Model) -> Program:
 class Run(NamedTuple):
     flow: Leaves
     residuals: Leaves
-    outcomes: Any
-    alive: Any  # the outcomes on which the results depend
+    outcomes: Vector
+    alive: Array  # the outcomes on which the results depend
 
 
 class Curves(NamedTuple):
@@ -44,21 +46,21 @@ class Curves(NamedTuple):
     first: At
     last: At
     slopes: tuple[Leaves, Leaves]  # of the differential states, at both ends
-    flows: Any  # which rows are flow
+    flows: Array  # which rows are flow
     sizes: Leaves  # of the flow over all rows (no first axis)
 
     @staticmethod
     def of(model: Model, tape: Tape) -> Curves:
-        par, every = tape.par(), jnp.arange(tape.kind.shape[0])
+        par = tape.par()
         f = over_rows(lambda k: model.flow(tape.state(k), par), tape.kind)
-        flows = (every < tape.n) & (tape.kind == FLOW)
+        flows = tape.flow_rows()
         h = jnp.where(flows & (tape.h != 0), tape.h, 1.0)
         before = jnp.concatenate([jnp.full(1, jnp.inf), jnp.where(flows, abs(h), jnp.inf)[:-1]])
-        near = SHIFT * jnp.sign(h) * jnp.minimum(abs(h), before)
+        near = END_DISTANCE * jnp.sign(h) * jnp.minimum(abs(h), before)
         goes_on = flows & _next(flows)
-        then = jnp.where(goes_on, _next(near), -SHIFT * h)
+        then = jnp.where(goes_on, _next(near), -END_DISTANCE * h)
 
-        def ends(v: Any, slope: Any) -> tuple[Any, Any]:
+        def ends(v: Array, slope: Array) -> tuple[Array, Array]:
             bend = (_next(slope) - slope) / _like(h, v)
             onward = jnp.where(_like(goes_on, v), _next(bend), bend)
             a, b = _like(near, v), _like(then, v)
@@ -66,7 +68,7 @@ class Curves(NamedTuple):
             last = _next(v) + b * _next(slope) + 0.5 * b * b * onward
             return first.astype(v.dtype), last.astype(v.dtype)
 
-        def linear(v: Any) -> tuple[Any, Any]:
+        def linear(v: Array) -> tuple[Array, Array]:
             rate = (_next(v) - v) / _like(h, v)
             onward = jnp.where(_like(goes_on, v), _next(rate), rate)
             return v + _like(near, v) * rate, _next(v) + _like(then, v) * onward
@@ -77,15 +79,15 @@ class Curves(NamedTuple):
             model.with_x(At(tau, tape.w, tape.i, tuple(v[j] for v in z)), [v[j] for v in moved])
             for j, tau in enumerate((tape.tau + near, _next(tape.tau) + then))
         )
-        used = every <= tape.n
+        used = jnp.arange(tape.size) <= tape.n
         sizes = tuple(jnp.max(jnp.where(_like(used, v) & jnp.isfinite(v), abs(v), 0), 0) for v in f)
         slopes = (f[: model.nx], tuple(map(_next, f[: model.nx])))
         return Curves(model, par, first, last, slopes, flows, sizes)
 
-    def ends(self, k: Any) -> tuple[At, At]:
+    def ends(self, k: Whole) -> tuple[At, At]:
         return jax.tree.map(lambda v: v[k], (self.first, self.last))
 
-    def along(self, k: Any, part: Any) -> At:
+    def along(self, k: Whole, part: Scalar) -> At:
         """The state at a part of a row (Hermite; algebraic states: linear)."""
         (a, b), (f0, f1) = self.ends(k), jax.tree.map(lambda v: v[k], self.slopes)
         u, v = part, 1.0 - part
@@ -98,7 +100,7 @@ class Curves(NamedTuple):
         z = tuple(v * p + u * q for p, q in zip(a.z, b.z, strict=True))
         return self.model.with_x(a, new, tau=v * a.tau + u * b.tau, z=z)
 
-    def run(self, at: At, told: Any = None, mask: Any = None) -> Run:
+    def run(self, at: At, told: Array | None = None, mask: Array | None = None) -> Run:
         """Everything at a state; outcomes under `mask` are those that are told."""
         program = program_of(self.model)
         inputs = program.inputs(self.model, at, self.par)
@@ -107,18 +109,18 @@ class Curves(NamedTuple):
         return Run(tuple(out[:n]), tuple(out[n:]), outcomes, alive)
 
 
-def over_rows(fn: Any, rows: Any) -> Any:
+def over_rows(fn: Callable[[Whole], T], rows: Array) -> T:
     """A function of the number of a row for all of them, a batch at a time."""
     n = rows.shape[0]
-    every = jnp.minimum(jnp.arange(-(-n // BATCH) * BATCH), n - 1)
-    return jax.tree.map(lambda v: v[:n], jax.lax.map(fn, every, batch_size=BATCH))
+    every = jnp.minimum(jnp.arange(-(-n // ROWS_PER_BATCH) * ROWS_PER_BATCH), n - 1)
+    return jax.tree.map(lambda v: v[:n], jax.lax.map(fn, every, batch_size=ROWS_PER_BATCH))
 
 
-def _next(v: Any) -> Any:
+def _next(v: Array) -> Array:
     """What belongs to the next row."""
     return jnp.concatenate([v[1:], v[-1:]])
 
 
-def _like(v: Any, leaf: Any) -> Any:
+def _like(v: Array, leaf: Array) -> Array:
     """A number for each row, in the shape of a leaf."""
     return v.reshape(-1, *[1] * (leaf.ndim - 1))

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import NoReturn
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.names import entry_name
 from ..base.results import Result
 from ..base.tracing import is_traced
+from ..base.types import Array, Flag, Scalar, Tree, Vector, Whole
 from ..solution.solution import Solution
 from .error_growth import Algebra, Growth, algebra, growth, parameters
 from .event_maps import commute, jumped
@@ -25,7 +27,7 @@ from .hidden_kinks import Kink, hidden_kinks, passed
 from .landings import landings
 from .margins import INF, Margins, Measured, measure, nearest, promised
 from .parameter_margins import margins_of
-from .reasons import CLOSE, REASONS, TABLE, Evidence, above
+from .reasons import ACCUMULATED_TOLERANCES, REASONS, TABLE, Evidence, above
 from .text import report
 from .verdict import DEGRADED, TRUSTED, UNTRUSTED, VERDICTS
 
@@ -35,43 +37,43 @@ EPS = float(jnp.finfo(jnp.float64).eps)
 class EventTrust(eqx.Module):
     """What is known of each event, in the order in which they happened."""
 
-    t: Any
-    which: Any  # the place of its action in `names`
-    member: Any
-    rooted: Any  # it has a time of its own; others were triggered at its instant
-    transversality: Any  # 1: straight through; 0: grazing
-    saltation: Any  # the norm of its saltation matrix
-    uncertainty: Any  # of its time, from the tolerances
-    error: Any  # relative, that this makes in derivatives of its time
-    valid: Any
+    t: Vector
+    which: Array  # the place of its action in `names`
+    member: Array
+    rooted: Array  # it has a time of its own; others were triggered at its instant
+    transversality: Vector  # 1: straight through; 0: grazing
+    saltation: Vector  # the norm of its saltation matrix
+    uncertainty: Vector  # of its time, from the tolerances
+    error: Vector  # relative, that this makes in derivatives of its time
+    valid: Array
 
 
 class GuardTrust(eqx.Module):
     """The nearest a guard came to zero without crossing it."""
 
-    distance: Any
-    t: Any
-    unsure: Any  # how far off its value may be there
+    distance: Vector
+    t: Vector
+    unsure: Vector  # how far off its value may be there
 
 
 class Certificate(eqx.Module):
     """Can the derivatives of a solution be trusted, and how far do they reach?"""
 
-    result: Any
-    level: Any  # 0 trusted, 1 degraded, 2 untrusted
-    levels: Any  # of each reason, in the order of `saltus.trust.REASONS`
+    result: Whole
+    level: Whole  # 0 trusted, 1 degraded, 2 untrusted
+    levels: Array  # of each reason, in the order of `saltus.trust.REASONS`
     events: EventTrust
     guards: GuardTrust
     margins: Margins
-    order: Any  # the shortest time between two events
-    saves: Any  # ... between an event and a save time
-    end: Any  # ... between an event and the end
-    growth: Any  # of errors, from the start to where they are largest
-    floor: Any  # below which a relative difference is rounding
-    condition: Any  # of the equations for algebraic states, at its worst
-    drift: Any  # off the constraint, in units of the tolerance
-    dot: Any  # the relative difference of tangent and adjoint sweep
-    shift: Any  # how much derivatives change within the error of the solution, relative
+    order: Scalar  # the shortest time between two events
+    saves: Scalar  # ... between an event and a save time
+    end: Scalar  # ... between an event and the end
+    growth: Scalar  # of errors, from the start to where they are largest
+    floor: Scalar  # below which a relative difference is rounding
+    condition: Scalar  # of the equations for algebraic states, at its worst
+    drift: Scalar  # off the constraint, in units of the tolerance
+    dot: Scalar  # the relative difference of tangent and adjoint sweep
+    shift: Scalar  # how much derivatives change within the error of the solution, relative
     solution: Solution = eqx.field(repr=False)
     kinks: tuple[Kink, ...] = eqx.field(static=True, default=())
     names: tuple[str, ...] = eqx.field(static=True, default=())
@@ -105,7 +107,7 @@ class Certificate(eqx.Module):
             if valid
         )
 
-    def trust_radius(self, direction: Any) -> Any:
+    def trust_radius(self, direction: Tree) -> Scalar:
         """How far p may move along `direction` before the sequence of events changes.
 
         In multiples of `direction`, a pytree like p; to first order, with the start held. Where
@@ -113,7 +115,7 @@ class Certificate(eqx.Module):
         """
         return radius(self.margins, moved(self.solution, direction))
 
-    def one_sided(self, direction: Any) -> Any:
+    def one_sided(self, direction: Tree) -> NoReturn:
         """Only a loss has one-sided derivatives: see `saltus.certify`."""
         raise AttributeError(
             "sol.certificate: one-sided derivatives are those of a loss. "
@@ -124,16 +126,16 @@ class Certificate(eqx.Module):
         return report(self)
 
 
-def radius(now: Any, change: Any) -> Any:
+def radius(now: Margins, change: Margins) -> Scalar:
     """How often `change` can be added before a margin is used up."""
-    now, change = now.vector(), change.vector()
-    falls = jnp.isfinite(now) & (change < 0)
-    unknown = jnp.isnan(now) | (jnp.isfinite(now) & jnp.isnan(change))
-    times = jnp.where(falls, now / jnp.where(falls, -change, 1.0), INF)
+    here, moves = now.vector(), change.vector()
+    falls = jnp.isfinite(here) & (moves < 0)
+    unknown = jnp.isnan(here) | (jnp.isfinite(here) & jnp.isnan(moves))
+    times = jnp.where(falls, here / jnp.where(falls, -moves, 1.0), INF)
     return jnp.min(jnp.where(unknown, jnp.nan, times), initial=INF)
 
 
-def moved(sol: Solution, direction: Any) -> Margins:
+def moved(sol: Solution, direction: Tree) -> Margins:
     """The first-order motion of the margins when p moves along `direction`."""
     leaves = jax.tree.leaves(direction)
     p = parameters(sol)
@@ -174,7 +176,7 @@ def certificate(sol: Solution) -> Certificate:
     )  # fmt: skip
 
 
-def _kinks(sol: Solution, kinks: tuple[Kink, ...], traced: bool) -> tuple[Any, Any]:
+def _kinks(sol: Solution, kinks: tuple[Kink, ...], traced: bool) -> tuple[Flag, Scalar]:
     """Whether there are hidden kinks, and by how much the flow jumps there at most."""
     if traced:
         return passed(sol.spec.model, sol.tape)
@@ -186,7 +188,7 @@ def _names(sol: Solution) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of the actions, and of the guards with their members."""
     model = sol.spec.model
     labels = [
-        f"{a.name}[{k}]" if a.size else a.name for a in model.guards for k in range(a.size or 1)
+        entry_name(a.name, [k] if a.size else []) for a in model.guards for k in range(a.size or 1)
     ]
     return tuple(a.name for a in model.actions), tuple(labels)
 
@@ -209,14 +211,14 @@ def _size(sol: Solution, found: Measured, traced: bool) -> int:
 @functools.partial(jax.jit, static_argnums=3)
 def _events(
     sol: Solution, found: Measured, grown: Growth, size: int
-) -> tuple[EventTrust, Any, GuardTrust]:
+) -> tuple[EventTrust, Array, GuardTrust]:
     """What is known of each event, in which row it is, and the closest misses."""
     rows, seen = found.rows, found.seen
     where = jnp.nonzero(rows.event, size=size, fill_value=0)[0]
     valid = jnp.arange(size) < jnp.sum(rows.event)
     own = rows.own[where] & valid[:, None]
 
-    def mine(leaf: Any) -> Any:
+    def mine(leaf: Array) -> Vector:
         return jnp.sum(jnp.where(own, leaf[where], 0.0), axis=1)
 
     used = (jnp.arange(seen.value.shape[0]) <= sol.tape.n)[:, None] & seen.active
@@ -231,14 +233,15 @@ def _events(
     straight = jnp.abs(slope) / jnp.sqrt(jnp.where(power > 0, power, 1.0))
     safe = jnp.where(slope == 0, 1e-300, jnp.abs(slope))
     late = jnp.where(flat, unsure / safe, 0.0)
-    known = CLOSE * (grown.off[before] * mine(seen.unsure) + grown.late[before] * safe)
+    known = ACCUMULATED_TOLERANCES * (
+        grown.off[before] * mine(seen.unsure) + grown.late[before] * safe
+    )
     known = jnp.maximum(known, mine(seen.tiny) * jnp.maximum(grown.rows[before], 1.0))
     least = jnp.where(known < unsure, known, unsure)  # what is not a number is too large
     rough = jnp.abs(bend) * unsure / (safe * safe)
     error = jnp.where(rough <= 0.1, jnp.abs(bend) * least / (safe * safe), rough)
     error = jnp.where(flat, error, 0.0)
-    member = sol.tape.member[0][where] if sol.tape.member else jnp.zeros_like(where)
-    action = (sol.tape.kind[where].astype(jnp.int32) - 1) // 2
+    member, action = sol.tape.member_of(where), sol.tape.action_index(where)
     events = EventTrust(
         sol.tape.t0 + rows.t[where], action, member, rooted, jnp.where(flat, straight, 1.0),
         jnp.ones(size), late, error, valid,
@@ -260,20 +263,20 @@ def _guards(sol: Solution, found: Measured, grown: Growth) -> GuardTrust:
     return GuardTrust(pick(near), times[place], unsure)
 
 
-def _within(margin: Any, limit: Any) -> Any:
+def _within(margin: Array, limit: Array) -> Flag:
     """Whether any margin there is (the others are infinite) is not safely above a limit."""
     return jnp.any((margin != INF) & ~(margin >= limit))
 
 
-def _level(bad: Any, worse: Any) -> Any:
+def _level(bad: Flag, worse: Flag) -> Whole:
     return jnp.where(worse, UNTRUSTED, jnp.where(bad, DEGRADED, TRUSTED)).astype(jnp.int32)
 
 
 @jax.jit
 def _levels(
     sol: Solution, found: Measured, grown: Growth, equations: Algebra, events: EventTrust,
-    rows: Any, change: Any, order: Any, kinks: tuple[Any, Any],
-) -> tuple[Any, Any]:  # fmt: skip
+    rows: Array, change: Vector, order: Whole, kinks: tuple[Flag, Scalar],
+) -> tuple[Array, Scalar]:  # fmt: skip
     """How bad each reason is, in the order of `REASONS`; and how much errors grow."""
     rtol, _ = sol.tolerance
     used = jnp.arange(grown.rows.shape[0]) <= sol.tape.n
@@ -294,9 +297,11 @@ def _levels(
     going = sol.result != int(Result.terminated)
     end = jax.tree.map(lambda v: jnp.take(v, sol.tape.n, axis=0), found.seen)
     open_end = end.active & (end.slope != 0)
-    close = CLOSE * jnp.take(unsure, sol.tape.n, axis=0)
+    close = ACCUMULATED_TOLERANCES * jnp.take(unsure, sol.tape.n, axis=0)
     beyond = jnp.any(open_end & ~(jnp.abs(end.value) >= close)) & going
-    carried = _within(m.chain, CLOSE * unsure[1:]) | _within(m.first, CLOSE * unsure[0])
+    carried = _within(m.chain, ACCUMULATED_TOLERANCES * unsure[1:]) | _within(
+        m.first, ACCUMULATED_TOLERANCES * unsure[0]
+    )
     evidence = Evidence(
         failed=sol.result > int(Result.terminated),
         touched=sol.stats.touches > 0,
@@ -322,14 +327,14 @@ def _levels(
     return jnp.stack(levels), most
 
 
-def _late(sol: Solution, events: EventTrust) -> Any:
+def _late(sol: Solution, events: EventTrust) -> Vector:
     """How uncertain the time of each event is, generously."""
     span = jnp.abs(sol.tape.t1 - sol.tape.t0)
     late = jnp.where(events.rooted, events.uncertainty, 0.0)
-    return CLOSE * late + 8 * EPS * span
+    return ACCUMULATED_TOLERANCES * late + 8 * EPS * span
 
 
-def _met(sol: Solution, matters: Any, moves: Any, gap: Any, late: Any) -> Any:
+def _met(sol: Solution, matters: Array, moves: Array, gap: Array, late: Array) -> Flag:
     """Whether an event that matters falls on a time, as far as one can tell.
 
     One whose time is fixed is met exactly, or rounding decides on which side it is."""
@@ -338,14 +343,14 @@ def _met(sol: Solution, matters: Any, moves: Any, gap: Any, late: Any) -> Any:
     return jnp.any(matters & jnp.where(moves, ~(gap > late), fixed))
 
 
-def _to_saves(sol: Solution, times: Any) -> Any:
+def _to_saves(sol: Solution, times: Vector) -> Vector:
     if jnp.ndim(sol.t) == 0 or sol.t.shape[0] == 0:
         return jnp.full(times.shape, INF)
     ts = sol.t - sol.tape.t0
     return jnp.min(jnp.abs(times[:, None] - ts[None, :]), axis=1, initial=INF)
 
 
-def _simultaneous(sol: Solution, found: Measured, events: EventTrust) -> Any:
+def _simultaneous(sol: Solution, found: Measured, events: EventTrust) -> Whole:
     """Events of one instant: harmless where their order does not matter (M76)."""
     gap, rooted = found.margins.order, found.rows.rooted
     if is_traced(sol):

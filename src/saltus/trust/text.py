@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
@@ -11,16 +11,19 @@ from ..base.tracing import is_traced
 from .reasons import ADVICE, REASONS
 from .verdict import VERDICTS
 
-MOST = 12  # events that are listed
+if TYPE_CHECKING:
+    from .solution_certificate import Certificate
+
+LISTED_EVENTS = 12  # at most
 
 
-def short(value: Any) -> str:
+def short(value: SupportsFloat) -> str:
     """A number that may be infinite, in a few characters."""
-    value = float(value)
-    return "-" if not np.isfinite(value) else f"{value:.3g}"
+    size = float(value)
+    return "-" if not np.isfinite(size) else f"{size:.3g}"
 
 
-def report(cert: Any) -> str:
+def report(cert: Certificate) -> str:
     """What `print(sol.certificate)` shows."""
     if is_traced(cert.level):
         return "Certificate, traced: print it outside of jit."
@@ -31,12 +34,12 @@ def report(cert: Any) -> str:
     return "\n".join([_head(cert), *_why(cert), *_events(cert), *_guards(cert), *_numbers(cert)])
 
 
-def _head(cert: Any) -> str:
+def _head(cert: Certificate) -> str:
     reasons = cert.reasons
     return f"Certificate: {cert.verdict}" + (f" ({reasons[0]})" if reasons else "")
 
 
-def _why(cert: Any) -> list[str]:
+def _why(cert: Certificate) -> list[str]:
     levels = np.asarray(cert.levels)
     lines = [f"  {VERDICTS[levels[k]]}: {REASONS[k]}. {ADVICE[k]}" for k in np.flatnonzero(levels)]
     for kink in cert.kinks[:5]:
@@ -45,14 +48,14 @@ def _why(cert: Any) -> list[str]:
     return lines
 
 
-def _events(cert: Any) -> list[str]:
+def _events(cert: Certificate) -> list[str]:
     e = cert.events
     valid = np.flatnonzero(np.asarray(e.valid))
     if not valid.size:
         return ["  no events"]
     names = cert.signature
     worst = np.argsort(np.asarray(e.transversality)[valid], kind="stable")
-    shown = np.sort(worst[:MOST]) if valid.size > MOST else np.arange(valid.size)
+    shown = np.sort(worst[:LISTED_EVENTS]) if valid.size > LISTED_EVENTS else np.arange(valid.size)
     rows = [
         [
             number(np.asarray(e.t)[valid[k]], 8), names[k], short(e.transversality[valid[k]]),
@@ -60,12 +63,16 @@ def _events(cert: Any) -> list[str]:
         ]
         for k in shown
     ]  # fmt: skip
-    many = f" (the {MOST} least transversal of {valid.size})" if valid.size > MOST else ""
+    many = (
+        f" (the {LISTED_EVENTS} least transversal of {valid.size})"
+        if valid.size > LISTED_EVENTS
+        else ""
+    )
     head = ["t", "event", "transversality", "saltation", "time +-"]
     return [f"  events{many}", table(head, rows, left=(1,))]
 
 
-def _guards(cert: Any) -> list[str]:
+def _guards(cert: Certificate) -> list[str]:
     distance = np.asarray(cert.guards.distance)
     close = [k for k in np.argsort(distance) if np.isfinite(distance[k])][:5]
     return [
@@ -75,7 +82,7 @@ def _guards(cert: Any) -> list[str]:
     ]
 
 
-def _numbers(cert: Any) -> list[str]:
+def _numbers(cert: Certificate) -> list[str]:
     lines = [
         f"  shortest times: between events {short(cert.order)}, to a save time "
         f"{short(cert.saves)}, to the end {short(cert.end)}",

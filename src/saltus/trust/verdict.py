@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from ..base.results import Result
+from ..base.types import Whole
 from ..solution.solution import Solution
 from .guard_outline import along
 from .margins import measure, nearest, promised
@@ -16,7 +15,7 @@ TRUSTED, DEGRADED, UNTRUSTED = range(3)
 
 
 @jax.jit
-def quick_level(sol: Solution) -> Any:
+def quick_level(sol: Solution) -> Whole:
     """Whether a gradient exists here: no touch, no event at grazing, no failure (M78).
 
     What the whole certificate also looks at (growth of errors, save times, hidden kinks, the order

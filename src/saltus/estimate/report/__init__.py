@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..monitor import said
 from . import figures, page
 
+if TYPE_CHECKING:
+    from ..result import Fit
+    from .figures import Picture
 
-def write(fit: Any, path: Any = "report.html", progress: bool | None = None) -> Path:
+
+def write(fit: Fit, path: str | Path = "report.html", progress: bool | None = None) -> Path:
     """Write the report of a fit, and its pictures into a folder `<name>_files` beside it.
 
     The HTML file has everything inside: it can be moved or sent alone. Needs the extra `plot`.
@@ -24,7 +29,7 @@ def write(fit: Any, path: Any = "report.html", progress: bool | None = None) -> 
     return path
 
 
-def _write(fit: Any, path: Path, pictures: Any, seconds: float) -> None:
+def _write(fit: Fit, path: Path, pictures: Mapping[str, Picture], seconds: float) -> None:
     folder = path.with_name(f"{path.stem}_files")
     folder.mkdir(parents=True, exist_ok=True)
     for name in figures.FIGURES:  # those of an earlier report must not stay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,12 +13,16 @@ from ...trust.verdict import VERDICTS
 from .markup import bullets, paragraph, section, table, text
 from .style import counted, listed
 
-MOST = 40
-FEW = 6  # iterations that are all named
+if TYPE_CHECKING:
+    from ...trust.solution_certificate import Certificate
+    from ..result import Fit
+
+MOST_EXPERIMENTS = 40
+NAMED_ITERATIONS = 6  # more are counted
 PARTS = " Stages of the search that see only a part of the data may not have come that far."
 
 
-def trust(fit: Any) -> str:
+def trust(fit: Fit) -> str:
     """The certificates at the fitted numbers, and the verdict along the search."""
     if not np.isfinite(fit.loss):
         return ""
@@ -26,7 +30,7 @@ def trust(fit: Any) -> str:
             "event to sample"]  # fmt: skip
     rows = [
         [e.name, c.verdict, f"{len(c.signature)}", _least(c), short(_nearest(c)), short(c.saves)]
-        for e, c in list(zip(fit.experiments, fit.certificates, strict=True))[:MOST]
+        for e, c in list(zip(fit.experiments, fit.certificates, strict=True))[:MOST_EXPERIMENTS]
     ]
     reasons = dict.fromkeys(r for c in fit.certificates for r in c.reasons)
     why = [text(f"{_upper(r)}. {ADVICE[REASONS.index(r)]}") for r in reasons]
@@ -39,16 +43,16 @@ def _upper(words: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _least(cert: Any) -> str:
+def _least(cert: Certificate) -> str:
     found = np.asarray(cert.events.transversality)[np.asarray(cert.events.valid)]
     return short(np.min(found)) if found.size else "-"
 
 
-def _nearest(cert: Any) -> float:
+def _nearest(cert: Certificate) -> float:
     return float(np.min(np.asarray(cert.guards.distance), initial=np.inf))
 
 
-def _along(fit: Any) -> str:
+def _along(fit: Fit) -> str:
     """The verdicts of the iterations in a sentence, and the reasons of those that are doubtful."""
     counts = Counter(verdict for _, verdict in fit.verdicts)
     if not counts:
@@ -61,7 +65,7 @@ def _along(fit: Any) -> str:
     return paragraph(f"Along the search {looked}: {each}. Why:") + bullets(map(text, _why(fit)))
 
 
-def _why(fit: Any) -> list[str]:
+def _why(fit: Fit) -> list[str]:
     """Every reason along the search, and at which iterations it made what of the gradient."""
     places: dict[str, dict[str, list[int]]] = {}
     for k, why in fit.doubts:
@@ -78,6 +82,6 @@ def _why(fit: Any) -> list[str]:
 
 def _numbers(rows: list[int]) -> str:
     """`iteration 3`, `iterations 3, 4 and 8`, `9 iterations (0, 1, 2, ...)`."""
-    if len(rows) > FEW:
+    if len(rows) > NAMED_ITERATIONS:
         return f"{len(rows)} iterations ({', '.join(map(str, rows[:3]))}, ...)"
     return f"iteration{'s' if len(rows) > 1 else ''} {listed(map(str, rows))}"

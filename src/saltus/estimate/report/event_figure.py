@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -10,11 +10,11 @@ from ...base.names import unit_of
 from ..uncertainty import quantile
 from .style import (
     ALARM,  # fmt: skip
+    FIGURE_WIDTH,  # fmt: skip
     FIT,  # fmt: skip
     GUESS,  # fmt: skip
     INK,  # fmt: skip
     QUIET,  # fmt: skip
-    WIDTH,  # fmt: skip
     axis_label,  # fmt: skip
     counted,  # fmt: skip
     drawing,  # fmt: skip
@@ -24,20 +24,31 @@ from .style import (
     solution_of,  # fmt: skip
 )
 
-EXPERIMENTS = 4
-KINDS = 8
-DOTS = 60  # more events of a kind than this are ticks
-HEADING = 0.95  # height of the name above its lanes, in lanes
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..result import Fit, Fitted
+
+MOST_EXPERIMENTS = 4
+MOST_KINDS = 8  # of events in one experiment
+MOST_DOTS = 60  # more events of a kind are ticks
+HEADING_HEIGHT = 0.95  # of the name above its lanes, in lanes
 
 
 class Kind(NamedTuple):
     """One kind of event in one experiment. `observed` is None where nobody looked."""
 
     name: str
-    observed: Any
+    observed: np.ndarray | None
     fitted: np.ndarray
-    guessed: Any  # None where the first guess could not be simulated
+    guessed: np.ndarray | None  # None where the first guess could not be simulated
     pairs: list[tuple[int, int]]
+
+    @property
+    def seen(self) -> np.ndarray:
+        """The observed times; none where nobody looked."""
+        return np.zeros(0) if self.observed is None else self.observed
 
     def lanes(self) -> list[tuple[str, np.ndarray, str]]:
         """From top to bottom: what, when, in which colour."""
@@ -55,10 +66,10 @@ class Kind(NamedTuple):
 
     def off(self) -> np.ndarray:
         """Fitted minus observed time of every pair."""
-        return np.array([self.fitted[j] - self.observed[i] for i, j in self.pairs])
+        return np.array([self.fitted[j] - self.seen[i] for i, j in self.pairs])
 
 
-def kinds_of(experiment: Any) -> list[Kind]:
+def kinds_of(experiment: Fitted) -> list[Kind]:
     """What happened in an experiment, kinds that were observed first."""
     fitted = event_times(solution_of(experiment))
     first = solution_of(experiment, initial=True)
@@ -76,20 +87,20 @@ def kinds_of(experiment: Any) -> list[Kind]:
     return found
 
 
-def timelines(fit: Any) -> dict[int, list[Kind]]:
+def timelines(fit: Fit) -> dict[int, list[Kind]]:
     """The experiments in which something happened, those with observed events first."""
     ranked = sorted(range(len(fit.experiments)), key=lambda k: not fit.experiments[k].events)
     found: dict[int, list[Kind]] = {}
     for k in ranked:
         kinds = kinds_of(fit.experiments[k])
         if kinds:
-            found[k] = kinds[:KINDS]
-        if len(found) == EXPERIMENTS:
+            found[k] = kinds[:MOST_KINDS]
+        if len(found) == MOST_EXPERIMENTS:
             break
     return dict(sorted(found.items()))
 
 
-def event_timeline(fit: Any) -> Any:
+def event_timeline(fit: Fit) -> Figure | None:
     """Events over time, a lane for each source, partners connected; None without any events.
 
     Below it, how far the fitted times are from the observed ones.
@@ -99,10 +110,10 @@ def event_timeline(fit: Any) -> Any:
         return None
     heights = []
     for kinds in shown.values():
-        heights.append(0.25 * sum(len(k.lanes()) + HEADING for k in kinds) + 0.25)
+        heights.append(0.25 * sum(len(k.lanes()) + HEADING_HEIGHT for k in kinds) + 0.25)
         heights += [1.25] if any(k.pairs for k in kinds) else []
     with drawing() as plt:
-        size = (WIDTH, sum(heights) + 0.55 * len(heights) + 0.2)
+        size = (FIGURE_WIDTH, sum(heights) + 0.55 * len(heights) + 0.2)
         figure, axes = plt.subplots(
             len(heights), 1, squeeze=False, figsize=size, height_ratios=heights
         )
@@ -123,7 +134,7 @@ def event_timeline(fit: Any) -> Any:
     return figure
 
 
-def _span(experiment: Any) -> tuple[float, float]:
+def _span(experiment: Fitted) -> tuple[float, float]:
     """The whole experiment, with a margin."""
     sol = solution_of(experiment)
     first = 0.0 if sol is None else float(sol.start)
@@ -131,7 +142,7 @@ def _span(experiment: Any) -> tuple[float, float]:
     return first - room, experiment.t1 + room
 
 
-def _lanes(axis: Any, kinds: list[Kind]) -> None:
+def _lanes(axis: Axes, kinds: list[Kind]) -> None:
     """Every kind of event: its name, and a lane for each source below it."""
     y, ticks = 0.0, []
     for kind in kinds:
@@ -145,11 +156,11 @@ def _lanes(axis: Any, kinds: list[Kind]) -> None:
             places[what] = y
             ticks.append((y, what, colour))
             axis.axhline(y, color="#e6e9ec", lw=0.9, zorder=0.5)
-            many = len(times) > DOTS
+            many = len(times) > MOST_DOTS
             style = {"ms": 9, "mew": 0.8} if many else {"ms": 5.5, "mew": 0}
             axis.plot(times, np.full(len(times), y), "|" if many else "o", color=colour, **style)
         _connections(axis, kind, places)
-        y += HEADING
+        y += HEADING_HEIGHT
     axis.set_yticks([t[0] for t in ticks], [t[1] for t in ticks])
     for text, (_, _, colour) in zip(axis.get_yticklabels(), ticks, strict=True):
         text.set_color(colour)
@@ -159,12 +170,12 @@ def _lanes(axis: Any, kinds: list[Kind]) -> None:
     axis.spines["left"].set_visible(False)
 
 
-def _connections(axis: Any, kind: Kind, places: dict[str, float]) -> None:
+def _connections(axis: Axes, kind: Kind, places: dict[str, float]) -> None:
     """Lines between partners; rings around events that have none."""
     for i, j in kind.pairs:
-        axis.plot([kind.observed[i], kind.fitted[j]], [places["observed"], places["fit"]],
+        axis.plot([kind.seen[i], kind.fitted[j]], [places["observed"], places["fit"]],
                   color=QUIET, lw=1.1, zorder=1.5)  # fmt: skip
-    if kind.guessed is not None and max(len(kind.guessed), len(kind.fitted)) <= DOTS:
+    if kind.guessed is not None and max(len(kind.guessed), len(kind.fitted)) <= MOST_DOTS:
         for a, b in zip(kind.fitted, kind.guessed, strict=False):
             axis.plot([a, b], [places["fit"], places["first guess"]], color=QUIET, lw=0.7,
                       ls=(0, (1, 2)), zorder=1.4)  # fmt: skip
@@ -174,12 +185,12 @@ def _connections(axis: Any, kind: Kind, places: dict[str, float]) -> None:
                       ms=10, mew=1.5, zorder=3)  # fmt: skip
 
 
-def _differences(axis: Any, fit: Any, k: int, kinds: list[Kind]) -> None:
+def _differences(axis: Axes, fit: Fit, k: int, kinds: list[Kind]) -> None:
     """Fitted minus observed times; 95 % of the noise of the first kind is shaded."""
     marks = "osD^vP*X"
     paired = [kind for kind in kinds if kind.pairs]
     for kind, mark in zip(paired, marks, strict=False):
-        at = np.array([kind.observed[i] for i, _ in kind.pairs])
+        at = np.array([kind.seen[i] for i, _ in kind.pairs])
         axis.vlines(at, 0.0, kind.off(), color=FIT, lw=1.0, alpha=0.5)
         axis.plot(at, kind.off(), mark, color=FIT, ms=4.5, mew=0, label=plain(kind.name))
     sd = fit.noise.get(paired[0].name, np.nan)
@@ -193,7 +204,7 @@ def _differences(axis: Any, fit: Any, k: int, kinds: list[Kind]) -> None:
     axis.set_ylabel("fit - observed" + (f" [{unit}]" if unit else ""))
 
 
-def match_words(fit: Any) -> list[tuple[str, str, int, int, int, float, float]]:
+def match_words(fit: Fit) -> list[tuple[str, str, int, int, int, float, float]]:
     """Of every kind that was observed: experiment, kind, how many observed, fitted and paired,
     how far off (root mean square), and the standard deviation of the noise."""
     return [
@@ -206,7 +217,7 @@ def match_words(fit: Any) -> list[tuple[str, str, int, int, int, float, float]]:
     ]  # fmt: skip
 
 
-def describe(fit: Any) -> str:
+def describe(fit: Fit) -> str:
     """The figure in words."""
     parts = []
     for k, kinds in timelines(fit).items():

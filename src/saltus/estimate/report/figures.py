@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import event_figure, fit_figure, loss_figure, uncertainty_figure
 from . import residual_figure as leftover
@@ -15,15 +15,20 @@ from .residual_figure import residuals
 from .style import drawing
 from .uncertainty_figure import identifiability, parameter_intervals
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..result import Fit
+
 DPI = 160
 
 
 class Drawn(NamedTuple):
     """How a figure is made (None: there is nothing to draw), told, and explained."""
 
-    draw: Callable[[Any], Any]
-    describe: Callable[[Any], str]
-    caption: str | Callable[[Any], str]
+    draw: Callable[[Fit], Figure | None]
+    describe: Callable[[Fit], str]
+    caption: str | Callable[[Fit], str]
 
 
 class Picture(NamedTuple):
@@ -36,7 +41,7 @@ class Picture(NamedTuple):
     height: int
 
 
-def _data(fit: Any) -> Any:
+def _data(fit: Fit) -> Figure | None:
     return data_and_fit(fit) if fit_figure.panels_of(fit) else None
 
 
@@ -81,7 +86,7 @@ FIGURES = {
 }
 
 
-def pictures(fit: Any) -> dict[str, Picture]:
+def pictures(fit: Fit) -> dict[str, Picture]:
     """All figures that this fit has, as PNG files."""
     found = {}
     for name, how in FIGURES.items():
@@ -93,7 +98,7 @@ def pictures(fit: Any) -> dict[str, Picture]:
     return found
 
 
-def _png(figure: Any) -> bytes:
+def _png(figure: Figure) -> bytes:
     """The figure as a file; it is closed then."""
     content = io.BytesIO()
     with drawing() as plt:

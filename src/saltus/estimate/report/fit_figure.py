@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...base.extras import need
 from ...base.names import label
-from ...solution.plotting import LINES, curve
+from ...solution.plotting import MAX_EVENT_LINES, curve
+from ...solution.solution import Solution
+from ...solution.trajectory import Course
 from ..experiments import columns
 from ..uncertainty import quantile
 from .style import (
     ALARM,  # fmt: skip
+    FIGURE_WIDTH,  # fmt: skip
     FIT,  # fmt: skip
     GUESS,  # fmt: skip
     INK,  # fmt: skip
-    WIDTH,  # fmt: skip
     axis_label,  # fmt: skip
     drawing,  # fmt: skip
     event_colour,  # fmt: skip
@@ -30,35 +32,41 @@ from .style import (
 )
 from .uncertainty_figure import directions
 
-PANELS = 12
-BANDS = 3  # experiments with a band: each is one more program to compile
-MANY = 50  # with more free numbers than this there are no bands
-POINTS = 1500
-PIECES = 150
-COSTLY = 30.0  # seconds of compilation of the fit from which on there are no bands
-NARROW = 1e-6  # nothing is seen of bands of numbers that are known better than this
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..result import Fit, Fitted
+
+MOST_PANELS = 12
+MOST_BANDS = 3  # experiments that have one: each is one more program to compile
+MOST_NUMBERS = 50  # that are free: with more of them there are no bands
+CURVE_POINTS = 1500
+MOST_PIECES = 150  # of a band
+COMPILE_SECONDS = 30.0  # of the fit: from there on there are no bands
+NARROW_BAND = 1e-6  # relative: nothing is seen of a narrower one
 
 
 class Run(NamedTuple):
     """What is drawn of one experiment."""
 
-    sol: Any
-    fitted: Any  # a Course, or None
-    first: Any
+    sol: Solution | None
+    fitted: Course | None  # a Course, or None
+    first: Course | None
     bands: dict[str, tuple]  # output -> (t, low, middle, high), each a list of pieces
 
 
-def panels_of(fit: Any) -> list[tuple[int, str]]:
+def panels_of(fit: Fit) -> list[tuple[int, str]]:
     """(experiment, output) of every panel: all, or those with the largest residuals."""
     scores = {
         (k, name): rms(s.residual)
         for k, e in enumerate(fit.experiments)
         for name, s in e.outputs.items()
     }
-    return worst(scores, PANELS)
+    return worst(scores, MOST_PANELS)
 
 
-def data_and_fit(fit: Any) -> Any:
+def data_and_fit(fit: Fit) -> Figure | None:
     """Measurements, the fit with its 95 % band, the first guess, and the events."""
     panels = panels_of(fit)
     if not panels:
@@ -69,7 +77,7 @@ def data_and_fit(fit: Any) -> Any:
     with drawing() as plt:
         rows, columns_, ordered = _arranged(panels)
         height = {1: 2.5 if rows > 1 else 3.7, 2: 2.3}.get(columns_, 2.0)
-        size = (WIDTH, height * rows + 0.9)
+        size = (FIGURE_WIDTH, height * rows + 0.9)
         figure, axes = plt.subplots(rows, columns_, squeeze=False, figsize=size)
         flat = axes.T.reshape(-1) if ordered else axes.reshape(-1)
         for i, (axis, (k, name)) in enumerate(zip(flat, panels, strict=False)):
@@ -99,23 +107,25 @@ def _arranged(panels: list[tuple[int, str]]) -> tuple[int, int, bool]:
 
 
 # -- what is drawn --------------------------------------------------------------------------------
-def _runs(fit: Any, shown: list[int]) -> dict[int, Run]:
+def _runs(fit: Fit, shown: list[int]) -> dict[int, Run]:
     """Simulations of the experiments that are shown, all at equally many points of their steps."""
     both = {
         k: (solution_of(fit.experiments[k]), solution_of(fit.experiments[k], initial=True))
         for k in shown
     }
     most = max([1, *(int(s.stats.rows) for pair in both.values() for s in pair if s is not None)])
-    fractions = np.linspace(0.0, 1.0, int(np.clip(POINTS // most, 3, 33)))
+    fractions = np.linspace(0.0, 1.0, int(np.clip(CURVE_POINTS // most, 3, 33)))
     runs = {}
     for k, (sol, first) in both.items():
         fitted, guessed = (_course(s, fractions) for s in (sol, first))
-        with_band = k in shown[:BANDS] and fitted is not None and has_bands(fit)
-        runs[k] = Run(sol, fitted, guessed, _bands(fit, k, fitted) if with_band else {})
+        band = {}
+        if k in shown[:MOST_BANDS] and fitted is not None and has_bands(fit):
+            band = _bands(fit, k, fitted)
+        runs[k] = Run(sol, fitted, guessed, band)
     return runs
 
 
-def _course(sol: Any, fractions: np.ndarray) -> Any:
+def _course(sol: Solution | None, fractions: np.ndarray) -> Course | None:
     """A simulation at points of its steps; None where it has not even two."""
     if sol is None:
         return None
@@ -124,22 +134,22 @@ def _course(sol: Any, fractions: np.ndarray) -> Any:
     return course if any(finite(v).size > 1 for v in values) else None
 
 
-def has_bands(fit: Any) -> bool:
+def has_bands(fit: Fit) -> bool:
     """Whether bands are worth their price, and known."""
-    if len(fit.names) > MANY or fit.compile_seconds > COSTLY:
+    if len(fit.names) > MOST_NUMBERS or fit.compile_seconds > COMPILE_SECONDS:
         return False
     if not (np.isfinite(fit.loss) and np.isfinite(fit.sd).any()):
         return False
-    return bool(np.max(directions(fit)[0], initial=0.0) > NARROW)
+    return bool(np.max(directions(fit)[0], initial=0.0) > NARROW_BAND)
 
 
-def _bands(fit: Any, k: int, course: Any) -> dict[str, tuple]:
+def _bands(fit: Fit, k: int, course: Course) -> dict[str, tuple]:
     """95 % bands just inside of each piece of a course, by output."""
     borders = np.flatnonzero(np.diff(course.piece)) + 1
     pieces = np.split(np.arange(len(course.t)), borders)
     ends = [(course.t[rows[0], 0], course.t[rows[-1], -1]) for rows in pieces]
     ends = [(a, b) for a, b in ends if b > a]
-    if len(ends) > PIECES or not ends:
+    if len(ends) > MOST_PIECES or not ends:
         ends = [(course.t[0, 0], course.t[-1, -1])]
     whole = sum(b - a for a, b in ends)
     grids = []
@@ -156,7 +166,7 @@ def _bands(fit: Any, k: int, course: Any) -> dict[str, tuple]:
 
 
 # -- one panel ------------------------------------------------------------------------------------
-def _panel(axis: Any, fit: Any, k: int, name: str, run: Run, scale: float) -> None:
+def _panel(axis: Axes, fit: Fit, k: int, name: str, run: Run, scale: float) -> None:
     experiment = fit.experiments[k]
     series = experiment.outputs[name]
     _marked_events(axis, experiment, run.sol)
@@ -166,7 +176,7 @@ def _panel(axis: Any, fit: Any, k: int, name: str, run: Run, scale: float) -> No
         noise = quantile(0.95, fit._freedom) * float(np.median(series.sd))
         extra += _band(axis, run.bands[name], noise)
     if run.first is not None:
-        values = columns(run.first.y, axes=2)[name]
+        values = np.asarray(columns(run.first.y, axes=2)[name])
         curve(axis, run.first, values, GUESS, lw=0.9, zorder=2.1)
         extra.append(values)
     many = series.t.size
@@ -175,7 +185,7 @@ def _panel(axis: Any, fit: Any, k: int, name: str, run: Run, scale: float) -> No
     axis.plot(series.t, series.observed, "o", color=INK, ms=size, mec="white", mew=edge,
               alpha=0.85, zorder=2.7 if many <= 150 else 2.3)  # fmt: skip
     if run.fitted is not None:
-        values = columns(run.fitted.y, axes=2)[name]
+        values = np.asarray(columns(run.fitted.y, axes=2)[name])
         curve(axis, run.fitted, values, FIT, lw=1.6, zorder=2.5, alpha=0.9)
         reach.append(values)
         if stopped_early(run.sol):
@@ -187,7 +197,7 @@ def _panel(axis: Any, fit: Any, k: int, name: str, run: Run, scale: float) -> No
     axis.margins(x=0.015)
 
 
-def _band(axis: Any, band: tuple, noise: float) -> list[np.ndarray]:
+def _band(axis: Axes, band: tuple, noise: float) -> list[np.ndarray]:
     """Where the curve is, and where new measurements would be."""
     edges = []
     for t, low, middle, high in zip(*band, strict=True):
@@ -198,11 +208,11 @@ def _band(axis: Any, band: tuple, noise: float) -> list[np.ndarray]:
     return edges
 
 
-def _marked_events(axis: Any, experiment: Any, sol: Any) -> None:
+def _marked_events(axis: Axes, experiment: Fitted, sol: Solution | None) -> None:
     """Lines where events were predicted, and triangles at the top where they were observed."""
     blended = axis.get_xaxis_transform()
     times = event_times(sol)
-    many = sum(t.size for t in times.values()) > LINES
+    many = sum(t.size for t in times.values()) > MAX_EVENT_LINES
     for name, t in times.items():
         colour = event_colour(sol, name)
         if many:
@@ -217,7 +227,7 @@ def _marked_events(axis: Any, experiment: Any, sol: Any) -> None:
             )  # fmt: skip
 
 
-def _limit(axis: Any, reach: list[Any], extra: list[Any]) -> None:
+def _limit(axis: Axes, reach: list[Any], extra: list[Any]) -> None:
     """Limits that show data and fit; a wild first guess may not squeeze them."""
     seen = finite(np.concatenate([np.ravel(v) for v in reach]))
     if not seen.size:
@@ -231,7 +241,7 @@ def _limit(axis: Any, reach: list[Any], extra: list[Any]) -> None:
     axis.set_ylim(low - 0.06 * room, high + 0.06 * room)
 
 
-def _legend(figure: Any, fit: Any, runs: dict[int, Run], panels: list[tuple[int, str]]) -> None:
+def _legend(figure: Figure, fit: Fit, runs: dict[int, Run], panels: list[tuple[int, str]]) -> None:
     """One legend above all panels, of what is there."""
     line = need("matplotlib.lines", "plot", "figures of a fit").Line2D
     patch = need("matplotlib.patches", "plot", "figures of a fit").Patch
@@ -262,7 +272,7 @@ def _kinds(runs: dict[int, Run]) -> dict[str, str]:
     }
 
 
-def caption(fit: Any) -> str:
+def caption(fit: Fit) -> str:
     """How to read the figure."""
     words = "Dots are measurements, the blue curve is the fit, the thin orange one the first guess."
     if any(event_times(solution_of(fit.experiments[k])) for k, _ in panels_of(fit)):
@@ -275,7 +285,7 @@ def caption(fit: Any) -> str:
     return words
 
 
-def describe(fit: Any) -> str:
+def describe(fit: Fit) -> str:
     """The figure in words."""
     panels = panels_of(fit)
     names = list(dict.fromkeys(label(name, fit.units) for _, name in panels))

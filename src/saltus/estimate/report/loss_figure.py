@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .style import ALARM, FIT, GUESS, INK, QUIET, WIDTH, counted, drawing, plain
+from .style import ALARM, FIGURE_WIDTH, FIT, GUESS, INK, QUIET, counted, drawing, plain
 
-FLOOR = 1e-300
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..result import Fit
+
+SMALLEST_LOSS = 1e-300  # that has a place on a logarithmic scale
 
 
 class Stage(NamedTuple):
@@ -23,7 +30,7 @@ class Stage(NamedTuple):
     seconds: float
 
 
-def stages(fit: Any) -> list[Stage]:
+def stages(fit: Fit) -> list[Stage]:
     """The history, cut where the stage changes."""
     history = fit.history
     if not history:
@@ -40,34 +47,34 @@ def stages(fit: Any) -> list[Stage]:
     return found
 
 
-def loss_history(fit: Any) -> Any:
+def loss_history(fit: Fit) -> Figure | None:
     """Loss and gradient over the iterations, on logarithmic scales; None if there were none."""
     parts = stages(fit)
     if not parts:
         return None
     with drawing() as plt:
         figure, axes = plt.subplots(
-            2, 1, sharex=True, figsize=(WIDTH, 4.2), height_ratios=[1.7, 1.0]
+            2, 1, sharex=True, figsize=(FIGURE_WIDTH, 4.2), height_ratios=[1.7, 1.0]
         )
         for axis, key, text in zip(axes, ("loss", "gradient"), ("loss", "gradient"), strict=True):
             for part in parts:
                 rows = np.arange(part.first, part.last + 1)
                 values = np.array([fit.history[k][key] for k in rows], dtype=float)
-                good = np.isfinite(values) & (values > FLOOR)
+                good = np.isfinite(values) & (values > SMALLEST_LOSS)
                 mark = "o-" if len(fit.history) <= 150 else "-"
                 axis.plot(rows[good], values[good], mark, color=FIT, ms=3.2, lw=1.3)
             if axis.lines and any(line.get_xdata().size for line in axis.lines):
                 axis.set_yscale("log")
             axis.set_ylabel(text)
         axes[1].set_xlabel("iteration")
-        axes[1].xaxis.get_major_locator().set_params(integer=True)
+        axes[1].locator_params(axis="x", integer=True)
         axes[0].set_xlim(-0.5, len(fit.history) - 0.5)
         _shade(axes, parts, len(fit.history))
         _doubts(figure, axes[1], fit)
     return figure
 
 
-def _doubts(figure: Any, axis: Any, fit: Any) -> None:
+def _doubts(figure: Figure, axis: Axes, fit: Fit) -> None:
     """Iterations whose gradient is not to be trusted, marked on the axis and named below it."""
     for verdict, colour, mark in (("DEGRADED", GUESS, "D"), ("UNTRUSTED", ALARM, "X")):
         rows = [k for k, found in fit.verdicts if found == verdict]
@@ -81,7 +88,7 @@ def _doubts(figure: Any, axis: Any, fit: Any) -> None:
         figure.legend(loc="outside lower right", ncols=2, handlelength=1.0)
 
 
-def _shade(axes: Any, parts: list[Stage], total: int) -> None:
+def _shade(axes: Sequence[Axes], parts: list[Stage], total: int) -> None:
     """Every other stage shaded, and named where there is room."""
     for k, part in enumerate(parts):
         a, b = part.first - 0.5, part.last + 0.5
@@ -104,7 +111,7 @@ def _shade(axes: Any, parts: list[Stage], total: int) -> None:
         )  # fmt: skip
 
 
-def caption(fit: Any) -> str:
+def caption(fit: Fit) -> str:
     """How to read the figure."""
     words = (
         "Loss and norm of its gradient. Stages of the search differ in what the loss is made of, "
@@ -118,7 +125,7 @@ def caption(fit: Any) -> str:
     )
 
 
-def describe(fit: Any) -> str:
+def describe(fit: Fit) -> str:
     """The figure in words."""
     parts = stages(fit)
     first, last = fit.history[0]["loss"], fit.history[-1]["loss"]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
 from ...base.text import number
 
+if TYPE_CHECKING:
+    from .figures import Picture
 
-def text(value: Any) -> str:
+
+def text(value: object) -> str:
     """Anything as words that mean nothing to a browser."""
     return html.escape(str(value), quote=True)
 
@@ -25,7 +28,7 @@ class Cell(NamedTuple):
     kind: str = ""
 
 
-def figures(value: Any, digits: int = 4, dash: str = "–") -> Cell:
+def figures(value: SupportsFloat, digits: int = 4, dash: str = "–") -> Cell:
     """A number, with all its digits as a title."""
     value = float(value)
     if not np.isfinite(value):
@@ -47,7 +50,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[int
     )
 
 
-def _cell(content: Any, words: bool) -> str:
+def _cell(content: object, words: bool) -> str:
     cell = content if isinstance(content, Cell) else Cell(text(content))
     kinds = " ".join(filter(None, ["" if words else "n", cell.kind]))
     attributes = f' class="{kinds}"' if kinds else ""
@@ -76,7 +79,7 @@ def bullets(items: Iterable[str]) -> str:
     return "<ul>\n" + "".join(f"<li>{item}</li>\n" for item in items) + "</ul>\n"
 
 
-def picture(name: str, shown: Any, note: str = "") -> str:
+def picture(name: str, shown: Picture, note: str = "") -> str:
     """A figure inside of the page, with its caption."""
     data = base64.b64encode(shown.png).decode("ascii")
     words = text(f"{shown.caption} {note}".strip())

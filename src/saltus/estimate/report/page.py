@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from . import sections
 from .certificates import trust
 from .markup import text
 from .reproduction import again
+
+if TYPE_CHECKING:
+    from ..result import Fit
+    from .figures import Picture
 
 STYLE = """
 :root { --ink: #22282e; --soft: #5c6670; --line: #dfe3e7; --paper: #ffffff; --tint: #f5f7f9;
@@ -97,7 +102,7 @@ CONTENTS = {
 }
 
 
-def page(fit: Any, pictures: Any, seconds: float = 0.0) -> str:
+def page(fit: Fit, pictures: Mapping[str, Picture], seconds: float = 0.0) -> str:
     """The whole report; `seconds` were spent on its pictures."""
     name = fit._setup.scenario.name
     body = "".join(
@@ -124,7 +129,7 @@ def page(fit: Any, pictures: Any, seconds: float = 0.0) -> str:
     )
 
 
-def _top(fit: Any, name: str, seconds: float) -> str:
+def _top(fit: Fit, name: str, seconds: float) -> str:
     """Title, date, verdict and summary: what was found, and from what."""
     words, level = sections.verdict(fit)
     now = datetime.datetime.now()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...base.types import Numbers
 from .. import fit as fit_function
-from ..fitting import MANY
+from ..fitting import LEAST_SQUARES_NUMBERS
 from .markup import Cell, code, folded, paragraph, section, table, text
 
+if TYPE_CHECKING:
+    from ..result import Fit
+
 OWN = ("method", "bounds", "scales", "priors")  # the model's, or written block by block
-LONG = 12  # entries of a list that are written out
+MOST_ENTRIES = 12  # of a list that are written out
 RAW = ("noise", "options")  # settings that are kept as they print
 
 
-def again(fit: Any) -> str:
+def again(fit: Fit) -> str:
     """The last section."""
     settings = fit.settings
     shown = {k: v for k, v in settings.items() if k not in ("versions", "free")}
@@ -35,25 +40,25 @@ def again(fit: Any) -> str:
     )  # fmt: skip
 
 
-def _named(settings: Any) -> str:
+def _named(settings: Mapping[str, Any]) -> str:
     names = [f"<code>{text(n)}</code>" for n in settings.get("experiments", [])]
-    more = f" and {len(names) - LONG} more" if len(names) > LONG else ""
-    return ", ".join(names[:LONG]) + more
+    more = f" and {len(names) - MOST_ENTRIES} more" if len(names) > MOST_ENTRIES else ""
+    return ", ".join(names[:MOST_ENTRIES]) + more
 
 
-def _words(value: Any) -> str:
+def _words(value: object) -> str:
     """A setting in a cell; long ones are cut."""
     if isinstance(value, dict):
         parts = [f"{k}: {_words(v)}" for k, v in value.items()]
-        more = [f"and {len(parts) - LONG} more"] if len(parts) > LONG else []
-        return ", ".join([*parts[:LONG], *more]) or "none"
+        more = [f"and {len(parts) - MOST_ENTRIES} more"] if len(parts) > MOST_ENTRIES else []
+        return ", ".join([*parts[:MOST_ENTRIES], *more]) or "none"
     if isinstance(value, list | tuple):
-        more = [f"and {len(value) - LONG} more"] if len(value) > LONG else []
-        return ", ".join([*map(_words, value[:LONG]), *more])
+        more = [f"and {len(value) - MOST_ENTRIES} more"] if len(value) > MOST_ENTRIES else []
+        return ", ".join([*map(_words, value[:MOST_ENTRIES]), *more])
     return "default" if value in (None, "None") else str(value)
 
 
-def call(fit: Any) -> str:
+def call(fit: Fit) -> str:
     """The call of `saltus.fit` as a program, without what is a default anyway."""
     settings = fit.settings
     defaults = {k: p.default for k, p in inspect.signature(fit_function).parameters.items()}
@@ -61,7 +66,9 @@ def call(fit: Any) -> str:
     for name, value in settings.items():
         if name in defaults and name not in (*arguments, *OWN) and value != defaults[name]:
             arguments[name] = _literal(name, value)
-    if settings.get("optimiser") == ("lm" if len(fit.names) <= MANY else "l-bfgs-b"):
+    if settings.get("optimiser") == (
+        "lm" if len(fit.names) <= LEAST_SQUARES_NUMBERS else "l-bfgs-b"
+    ):
         arguments.pop("optimiser", None)  # what "auto" chooses
     lines = [f"    {name}={value}," for name, value in arguments.items()]
     return "\n".join(
@@ -69,7 +76,7 @@ def call(fit: Any) -> str:
     )
 
 
-def _free(fit: Any) -> str:
+def _free(fit: Fit) -> str:
     """Names of what was free; of arrays that were free as a whole, only theirs."""
     names = []
     for block in fit._setup.free.blocks:
@@ -78,7 +85,7 @@ def _free(fit: Any) -> str:
     return repr(names)
 
 
-def _by_block(settings: Any) -> dict[str, str]:
+def _by_block(settings: Mapping[str, Any]) -> dict[str, str]:
     """Bounds and scales as they would be written."""
     found = {}
     bounds = {name: _bounds(*ends) for name, ends in settings.get("bounds", {}).items()}
@@ -94,7 +101,7 @@ def _by_block(settings: Any) -> dict[str, str]:
     return found
 
 
-def _bounds(low: Any, high: Any) -> str:
+def _bounds(low: Numbers, high: Numbers) -> str:
     ends = []
     for end in (low, high):
         values = np.unique(np.asarray(end, dtype=float))
@@ -107,7 +114,7 @@ def _number(value: float) -> str:
     return repr(value) if np.isfinite(value) else "None"
 
 
-def _literal(name: str, value: Any) -> str:
+def _literal(name: str, value: object) -> str:
     """A setting as an argument: what was no word, number or truth value was kept as it prints."""
     printed = isinstance(value, str) and (name in RAW or value.startswith("<") or "(" in value)
     return str(value) if printed else repr(value)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.stats import beta
 
-from ...solution.plotting import COLOURS, LINES
+from ...solution.plotting import COLOURS, MAX_EVENT_LINES
 from .style import (
     ALARM,  # fmt: skip
+    FIGURE_WIDTH,  # fmt: skip
     FIT,  # fmt: skip
     INK,  # fmt: skip
     QUIET,  # fmt: skip
-    WIDTH,  # fmt: skip
     axis_label,  # fmt: skip
     drawing,  # fmt: skip
     event_times,  # fmt: skip
@@ -26,9 +26,15 @@ from .style import (
     worst,  # fmt: skip
 )
 
-ROWS = 6
-DOTS = 2000
-TINY = 0.5  # residuals that are all smaller than this, in standard deviations, are no noise
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..result import Fit
+
+MOST_ROWS = 6
+MOST_DOTS = 2000
+NOISE_FLOOR = 0.5  # standard deviations: residuals that are all smaller are no noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,17 +50,17 @@ class Leftover:
     largest: float  # in standard deviations
 
 
-def leftovers(fit: Any) -> dict[str, Leftover]:
+def leftovers(fit: Fit) -> dict[str, Leftover]:
     """For every measured output, what a table says of its residuals."""
     return {name: _leftover(fit, name) for name in output_names(fit)}
 
 
-def output_names(fit: Any) -> list[str]:
+def output_names(fit: Fit) -> list[str]:
     """All measured outputs, of all experiments."""
     return list(dict.fromkeys(name for e in fit.experiments for name in e.outputs))
 
 
-def _leftover(fit: Any, name: str) -> Leftover:
+def _leftover(fit: Fit, name: str) -> Leftover:
     series = [e.outputs[name] for e in fit.experiments if name in e.outputs]
     r = [finite(s.residual) for s in series]
     every = np.concatenate(r)
@@ -72,18 +78,18 @@ def _leftover(fit: Any, name: str) -> Leftover:
     )
 
 
-def residuals(fit: Any) -> Any:
+def residuals(fit: Fit) -> Figure | None:
     """Residuals in standard deviations: over time, as a histogram, and against noise.
 
     None where no output was measured, or none predicted.
     """
     scores = {n: left.largest for n, left in leftovers(fit).items() if np.isfinite(left.largest)}
-    shown = worst(scores, ROWS)
+    shown = worst(scores, MOST_ROWS)
     if not shown:
         return None
     with drawing() as plt:
         figure, axes = plt.subplots(
-            len(shown), 3, squeeze=False, figsize=(WIDTH, 2.05 * len(shown) + 0.8),
+            len(shown), 3, squeeze=False, figsize=(FIGURE_WIDTH, 2.05 * len(shown) + 0.8),
             width_ratios=[3.4, 1.0, 1.35],
         )  # fmt: skip
         for name, row in zip(shown, axes, strict=True):
@@ -101,18 +107,18 @@ def residuals(fit: Any) -> Any:
     return figure
 
 
-def _every(fit: Any, name: str) -> np.ndarray:
+def _every(fit: Fit, name: str) -> np.ndarray:
     series = [e.outputs[name].residual for e in fit.experiments if name in e.outputs]
     return finite(np.concatenate(series))
 
 
-def _over_time(axis: Any, fit: Any, name: str) -> None:
+def _over_time(axis: Axes, fit: Fit, name: str) -> None:
     """Residuals of every experiment, in its colour; 19 of 20 belong between the dashed lines."""
     few = len(fit.experiments) <= len(COLOURS)
     if len(fit.experiments) == 1:
         times = event_times(solution_of(fit.experiments[0]))
         every = np.concatenate([np.zeros(0), *times.values()])
-        for t in every if every.size <= LINES else ():
+        for t in every if every.size <= MAX_EVENT_LINES else ():
             axis.axvline(t, color=QUIET, lw=0.9, alpha=0.5, zorder=0.9)
     for k, e in enumerate(fit.experiments):
         if name not in e.outputs:
@@ -133,45 +139,47 @@ def _over_time(axis: Any, fit: Any, name: str) -> None:
     top = _top(fit, name)
     axis.set_ylim(-top, top)
     axis.margins(x=0.015)
-    if top <= TINY:
+    if top <= NOISE_FLOOR:
         axis.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
     axis.set_ylabel(f"{plain(name, 18)}: residual / sd")
 
 
-def _top(fit: Any, name: str) -> float:
+def _top(fit: Fit, name: str) -> float:
     """The largest residual that is shown; residuals that are no noise at all fill the panel."""
     largest = float(np.max(np.abs(_every(fit, name)), initial=0.0))
-    return 1.1 * (largest if 0.0 < largest < TINY else max(largest, 3.0))
+    return 1.1 * (largest if 0.0 < largest < NOISE_FLOOR else max(largest, 3.0))
 
 
-def _histogram(axis: Any, beside: Any, fit: Any, name: str) -> None:
+def _histogram(axis: Axes, beside: Axes, fit: Fit, name: str) -> None:
     """How often which residual, beside the density of the noise."""
     r = _every(fit, name)
     low, high = beside.get_ylim()
     grid = np.linspace(low, high, 300)
     if r.size:
         bins = np.linspace(low, high, int(np.clip(2 * np.sqrt(r.size), 12, 60)) | 1)
-        axis.hist(r, bins=bins, density=True, orientation="horizontal", color=FIT, alpha=0.55)
-    if high > TINY:
+        axis.hist(
+            r, bins=bins.tolist(), density=True, orientation="horizontal", color=FIT, alpha=0.55
+        )
+    if high > NOISE_FLOOR:
         axis.plot(noise_law(fit).pdf(grid), grid, color=INK, lw=1.1)
     axis.set_ylim(low, high)
-    axis.tick_params(labelbottom=high > TINY)
+    axis.tick_params(labelbottom=high > NOISE_FLOOR)
     axis.tick_params(labelleft=False)
     axis.set_xlim(left=0.0)
 
 
-def _against_noise(axis: Any, fit: Any, name: str) -> None:
+def _against_noise(axis: Axes, fit: Fit, name: str) -> None:
     """Sorted residuals over the quantiles of the noise, in the band where 95 % of them belong."""
     r = np.sort(_every(fit, name))
     law, n = noise_law(fit), r.size
     rank = np.arange(1, n + 1)
-    if n > DOTS:  # enough of them, all of the tails
-        rank = np.unique(np.concatenate([rank[:100], rank[:: n // DOTS], rank[-100:]]))
+    if n > MOST_DOTS:  # enough of them, all of the tails
+        rank = np.unique(np.concatenate([rank[:100], rank[:: n // MOST_DOTS], rank[-100:]]))
     r = r[rank - 1]
     ideal = law.ppf((rank - 0.5) / n)
     low, high = (law.ppf(beta.ppf(q, rank, n + 1 - rank)) for q in (0.025, 0.975))
     top = _top(fit, name)
-    if top > TINY:
+    if top > NOISE_FLOOR:
         axis.fill_between(ideal, low, high, color=INK, alpha=0.09, lw=0)
         axis.plot(ideal, ideal, color=INK, lw=1.0)
     axis.plot(ideal, r, ".", color=FIT, ms=3.5, mew=0)
@@ -180,17 +188,19 @@ def _against_noise(axis: Any, fit: Any, name: str) -> None:
     axis.tick_params(labelleft=False)
 
 
-def _legend(figure: Any, axis: Any) -> None:
+def _legend(figure: Figure, axis: Axes) -> None:
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside upper left", ncols=6, markerscale=1.5, handlelength=1.0
     )
 
 
-def describe(fit: Any) -> str:
+def describe(fit: Fit) -> str:
     """The figure in words."""
     parts = [
         f"{name}: {left.count} residuals, the largest {left.largest:.3g} standard deviations"
         for name, left in leftovers(fit).items()
     ]
-    return "Residuals over time, their histogram, and their quantiles. " + "; ".join(parts[:ROWS])
+    return "Residuals over time, their histogram, and their quantiles. " + "; ".join(
+        parts[:MOST_ROWS]
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,9 +13,13 @@ from . import event_figure, fit_figure, loss_figure, markup, residual_figure, un
 from .markup import Cell, bullets, figures, paragraph, section, table, text
 from .style import counted, listed
 
-MOST = 40  # rows of a table
-SENTENCES = 5
-FIRST = 6  # numbers at the top
+if TYPE_CHECKING:
+    from ..result import Fit
+    from .figures import Picture
+
+MOST_ROWS = 40  # of a table
+MOST_SENTENCES = 5
+TOP_NUMBERS = 6  # at the top of the page
 WORDS = {
     "converged": "Converged",
     "suspect": "A minimum, but the data are not explained",
@@ -26,7 +31,7 @@ WORDS = {
 
 
 # -- the top --------------------------------------------------------------------------------------
-def verdict(fit: Any) -> tuple[str, str]:
+def verdict(fit: Fit) -> tuple[str, str]:
     """The result in words, and how good that is: `good`, `fair` or `bad`."""
     words = WORDS.get(fit.result, str(fit.result).replace("_", " ").capitalize())
     if fit.result == "failed" or not np.isfinite(fit.loss):
@@ -49,11 +54,11 @@ def verdict(fit: Any) -> tuple[str, str]:
     return words, "good" if fit.ok and not doubts else "fair"
 
 
-def _held(fit: Any) -> list[str]:
+def _held(fit: Fit) -> list[str]:
     return [name for name, at in zip(fit.names, fit.at_bound, strict=True) if at]
 
 
-def summary(fit: Any) -> str:
+def summary(fit: Fit) -> str:
     """What was done, in a sentence or two."""
     outputs = residual_figure.output_names(fit)
     samples = sum(s.t.size for e in fit.experiments for s in e.outputs.values())
@@ -78,10 +83,10 @@ def _some(names: list[str], what: str) -> str:
     return listed(names) if len(names) <= 6 else f"{len(names)} {what}s"
 
 
-def answer(fit: Any) -> str:
+def answer(fit: Fit) -> str:
     """What was wanted: the first few numbers with their intervals."""
     rows = []
-    for k, name in enumerate(fit.names[:FIRST]):
+    for k, name in enumerate(fit.names[:TOP_NUMBERS]):
         estimate, interval, unit, remark = (_estimate(fit, k)[j] for j in (1, 2, 3, 7))
         words = f"95 %: {interval.inside}" if not remark else remark.inside
         value = f"{estimate.inside} {text(unit)}".strip()
@@ -93,7 +98,7 @@ def answer(fit: Any) -> str:
     return f'<ul class="answer">\n{"".join(rows)}{more}</ul>\n'
 
 
-def tiles(fit: Any, seconds: float = 0.0) -> str:
+def tiles(fit: Fit, seconds: float = 0.0) -> str:
     """The numbers one looks for next; `seconds` were spent on the pictures of the report."""
     known = [v for v in fit.noise.items() if np.isfinite(v[1])]
     shown = [
@@ -112,15 +117,15 @@ def tiles(fit: Any, seconds: float = 0.0) -> str:
     return f'<div class="tiles">\n{inside}</div>\n'
 
 
-def _is_event(fit: Any, name: str) -> bool:
+def _is_event(fit: Fit, name: str) -> bool:
     return any(name in e.events for e in fit.experiments)
 
 
 # -- estimates ------------------------------------------------------------------------------------
-def estimates(fit: Any, pictures: Any) -> str:
+def estimates(fit: Fit, pictures: Mapping[str, Picture]) -> str:
     """The table of the fitted numbers, and their intervals as a picture."""
     head = ["", "estimate", "95 % interval", "unit", "sd", "sd / estimate", "first guess", "remark"]
-    rows = [_estimate(fit, k) for k in range(min(len(fit.names), MOST))]
+    rows = [_estimate(fit, k) for k in range(min(len(fit.names), MOST_ROWS))]
     if not any(row[-1] for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
     left = len(fit.names) - len(rows)
@@ -134,7 +139,7 @@ def estimates(fit: Any, pictures: Any) -> str:
         hint = paragraph(f"No intervals: {text(fit.certainty.why)}.", "note")
     return section(
         "estimates", "Estimates", table(head, rows, left=(0, 3, 7)), more,
-        _shown("parameters", pictures, f"Only the first {MOST}." if left > 0 else ""),
+        _shown("parameters", pictures, f"Only the first {MOST_ROWS}." if left > 0 else ""),
         hint if np.isfinite(fit.sd).any() or fit.certainty.why else "",
     )  # fmt: skip
 
@@ -144,7 +149,7 @@ def _more(left: int, where: str = "") -> str:
     return paragraph(f"… and {left:,} more{where}.", "note") if left > 0 else ""
 
 
-def _estimate(fit: Any, k: int) -> list[Any]:
+def _estimate(fit: Fit, k: int) -> list[Any]:
     name, sd = fit.names[k], float(fit.sd[k])
     size = abs(float(fit.values[k]))
     remark, interval = "", Cell("–")
@@ -173,20 +178,21 @@ def _digits(size: float, sd: float, least: int) -> int:
     return int(np.clip(np.ceil(np.log10(size / sd)) + 2, least, 14))
 
 
-def _shown(name: str, pictures: Any, note: str = "") -> str:
+def _shown(name: str, pictures: Mapping[str, Picture], note: str = "") -> str:
     return markup.picture(name, pictures[name], note) if name in pictures else ""
 
 
 # -- data -----------------------------------------------------------------------------------------
-def data(fit: Any, pictures: Any) -> str:
+def data(fit: Fit, pictures: Mapping[str, Picture]) -> str:
     """Data and fit."""
     if "data_and_fit" not in pictures:
         return section("data", "Data and fit", paragraph("Only times of events were measured."))
     every = sum(len(e.outputs) for e in fit.experiments)
     notes = []
-    if every > fit_figure.PANELS:
+    if every > fit_figure.MOST_PANELS:
         notes.append(
-            f"Shown are {fit_figure.PANELS} of {every} series: those with the largest residuals."
+            f"Shown are {fit_figure.MOST_PANELS} of {every} series: those with the largest "
+            "residuals."
         )
     if not fit_figure.has_bands(fit):
         notes.append("Bands of uncertainty are left out; fit.bands() computes them.")
@@ -195,7 +201,7 @@ def data(fit: Any, pictures: Any) -> str:
     return section("data", "Data and fit", _shown("data_and_fit", pictures, " ".join(notes)))
 
 
-def left_over(fit: Any, pictures: Any) -> str:
+def left_over(fit: Fit, pictures: Mapping[str, Picture]) -> str:
     """Residuals and noise."""
     found = residual_figure.leftovers(fit)
     if not found:
@@ -209,18 +215,18 @@ def left_over(fit: Any, pictures: Any) -> str:
             figures(v.rms, 4), figures(v.bias, 2),
             figures(v.largest, 3), figures(v.correlation, 2),
         ]
-        for name, v in list(found.items())[:MOST]
+        for name, v in list(found.items())[:MOST_ROWS]
     ]  # fmt: skip
-    left = len(found) - residual_figure.ROWS
-    note = f"Shown are {residual_figure.ROWS} of {len(found)} outputs." if left > 0 else ""
+    left = len(found) - residual_figure.MOST_ROWS
+    note = f"Shown are {residual_figure.MOST_ROWS} of {len(found)} outputs." if left > 0 else ""
     return section(
         "residuals", "Residuals and noise", table(head, rows, left=(0, 3)),
-        _more(len(found) - MOST),
+        _more(len(found) - MOST_ROWS),
         _shown("residuals", pictures, note),
     )  # fmt: skip
 
 
-def events(fit: Any, pictures: Any) -> str:
+def events(fit: Fit, pictures: Mapping[str, Picture]) -> str:
     """Events: when, and as observed or not."""
     if "events" not in pictures:
         none = "No events happened." if fit._setup.scenario.system.events else "The model has none."
@@ -240,7 +246,7 @@ def events(fit: Any, pictures: Any) -> str:
             figures(m[6], 3),
             fit.noise_origin.get(m[1], ""),
         ]
-        for m in matched[:MOST]
+        for m in matched[:MOST_ROWS]
     ]
     shown = table(head, rows, left=(0, 1) if many else (0,)) if rows else ""
     drawn = event_figure.timelines(fit)
@@ -250,14 +256,14 @@ def events(fit: Any, pictures: Any) -> str:
 
 
 # -- certainty ------------------------------------------------------------------------------------
-def weak(fit: Any) -> str:
+def weak(fit: Fit) -> str:
     """Weak directions in words."""
     if not np.isfinite(fit.loss):
         return section("weak", "Weak directions", paragraph("Unknown: nothing could be simulated."))
     if fit.weak:
-        more = len(fit.weak) - SENTENCES
+        more = len(fit.weak) - MOST_SENTENCES
         last = [f"… and {more} more."] if more > 0 else []
-        inside = bullets([*(text(sentence) for sentence in fit.weak[:SENTENCES]), *last])
+        inside = bullets([*(text(sentence) for sentence in fit.weak[:MOST_SENTENCES]), *last])
         advice = paragraph(
             "Fix one of them, give a prior, measure another output, or excite the system in "
             "another way.",
@@ -270,7 +276,7 @@ def weak(fit: Any) -> str:
     return section("weak", "Weak directions", paragraph(words))
 
 
-def search(fit: Any, pictures: Any) -> str:
+def search(fit: Fit, pictures: Mapping[str, Picture]) -> str:
     """How the search went."""
     parts = loss_figure.stages(fit)
     if not parts:
@@ -281,13 +287,13 @@ def search(fit: Any, pictures: Any) -> str:
             s.name, f"{s.last - s.first + 1}", figures(s.before, 6), figures(s.after, 6),
             f"{s.seconds:.2f}",
         ]
-        for s in parts[:MOST]
+        for s in parts[:MOST_ROWS]
     ]  # fmt: skip
-    more = _more(len(parts) - MOST)
+    more = _more(len(parts) - MOST_ROWS)
     return section("search", "Search", _shown("loss", pictures), table(head, rows), more)
 
 
-def identified(fit: Any, pictures: Any) -> str:
+def identified(fit: Fit, pictures: Mapping[str, Picture]) -> str:
     """Correlations and directions."""
     if "identifiability" not in pictures:
         return section(

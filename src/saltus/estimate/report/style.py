@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from scipy import stats
@@ -13,9 +13,22 @@ from scipy import stats
 from ...base.extras import need
 from ...base.names import label
 from ...base.results import Result, SolveError
+from ...base.types import Numbers
 from ...solution.plotting import COLOURS, EVENT_COLOURS, LOOK
+from ...solution.solution import Solution
 
-WIDTH = 9.6  # inches, of every figure: they share one column of the page
+if TYPE_CHECKING:
+    from ..result import Fit, Fitted
+
+
+class Distribution(Protocol):
+    """A law of noise: its density, and its quantiles."""
+
+    def pdf(self, x: np.ndarray) -> np.ndarray: ...
+    def ppf(self, q: Any) -> Any: ...
+
+
+FIGURE_WIDTH = 9.6  # inches, of every figure: they share one column of the page
 INK = "#2b3137"  # data
 FIT = COLOURS[0]
 GUESS = COLOURS[3]
@@ -23,7 +36,7 @@ ALARM = COLOURS[1]
 QUIET = "#8a94a0"
 PAPER = "#f6f7f8"
 DIVERGING = ["#1b6ca8", "#8fb8d6", "#f6f7f8", "#e8a3ab", "#d1495b"]
-LABEL = 26  # characters of a name in a figure
+LABEL_LENGTH = 26  # characters of a name in a figure
 
 
 @contextlib.contextmanager
@@ -35,7 +48,7 @@ def drawing() -> Iterator[Any]:
 
 
 # -- words ----------------------------------------------------------------------------------------
-def plain(text: str, most: int = LABEL) -> str:
+def plain(text: str, most: int = LABEL_LENGTH) -> str:
     """A name as matplotlib shows it: without mathematics, shortened in its middle."""
     if len(text) > most:
         half = (most - 1) // 2
@@ -43,7 +56,7 @@ def plain(text: str, most: int = LABEL) -> str:
     return text.replace("$", r"\$")
 
 
-def axis_label(name: str, fit: Any) -> str:
+def axis_label(name: str, fit: Fit) -> str:
     """`h [m]`."""
     return plain(label(name, fit.units), 34)
 
@@ -53,14 +66,14 @@ def counted(n: int, what: str) -> str:
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
-def listed(words: Any) -> str:
+def listed(words: Iterable[str]) -> str:
     """`a, b and c`."""
     words = list(words)
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 # -- simulations ----------------------------------------------------------------------------------
-def solution_of(experiment: Any, initial: bool = False) -> Any:
+def solution_of(experiment: Fitted, initial: bool = False) -> Solution | None:
     """The simulation of an experiment; None where there is none."""
     try:
         return experiment.initial if initial else experiment.solution
@@ -68,12 +81,12 @@ def solution_of(experiment: Any, initial: bool = False) -> Any:
         return None
 
 
-def stopped_early(sol: Any) -> bool:
+def stopped_early(sol: Solution | None) -> bool:
     """Whether a simulation failed on its way."""
-    return int(sol.result) > int(Result.terminated)
+    return sol is not None and int(sol.result) > int(Result.terminated)
 
 
-def event_times(sol: Any) -> dict[str, np.ndarray]:
+def event_times(sol: Solution | None) -> dict[str, np.ndarray]:
     """When what happened in a simulation: times by kind, only of kinds that happened."""
     if sol is None or not sol.names:
         return {}
@@ -84,32 +97,34 @@ def event_times(sol: Any) -> dict[str, np.ndarray]:
     return {name: times for name, times in found.items() if times.size}
 
 
-def event_colour(sol: Any, name: str) -> str:
+def event_colour(sol: Solution | None, name: str) -> str:
     """The colour of a kind of event, the same in every figure."""
     stem = name.partition("[")[0]
-    k = list(sol.names).index(stem) if stem in sol.names else 0
+    names = () if sol is None else sol.names
+    k = list(names).index(stem) if stem in names else 0
     return EVENT_COLOURS[k % len(EVENT_COLOURS)]
 
 
 # -- numbers --------------------------------------------------------------------------------------
-def finite(values: Any) -> np.ndarray:
+def finite(values: Numbers) -> np.ndarray:
     """The finite ones of some numbers."""
     values = np.asarray(values, dtype=float).reshape(-1)
     return values[np.isfinite(values)]
 
 
-def rms(values: Any) -> float:
+def rms(values: Numbers) -> float:
     """Root mean square of the finite ones; NaN of none."""
     values = finite(values)
     return float(np.sqrt(np.mean(values**2))) if values.size else float("nan")
 
 
-def noise_law(fit: Any) -> Any:
+def noise_law(fit: Fit) -> Distribution:
     """The distribution that residuals in standard deviations should have."""
     words = str(fit.settings.get("likelihood", "normal"))
     if "student" in words.lower():
         found = re.search(r"freedom=([\d.]+)", words)
-        return stats.t(float(found[1]) if found else 4.0)
+        law: Any = stats.t(float(found[1]) if found else 4.0)
+        return law
     return stats.norm
 
 

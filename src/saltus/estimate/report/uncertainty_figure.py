@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...base.extras import need
 from ...base.names import unit_of
 from ...base.text import number
-from ..uncertainty import LOOSE, TINY
-from .style import ALARM, DIVERGING, FIT, GUESS, INK, QUIET, WIDTH, counted, drawing, plain
+from ..uncertainty import SINGULAR_PART, WEAK_DEVIATION
+from .style import ALARM, DIVERGING, FIGURE_WIDTH, FIT, GUESS, INK, QUIET, counted, drawing, plain
 
-MOST = 40  # numbers that are shown one by one
-WRITTEN = 9  # numbers up to which correlations are written out
-DIRECTIONS = 4
-DECADES = 6
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+    from ..result import Fit
+
+MOST_NUMBERS = 40  # that are shown one by one
+WRITTEN_NUMBERS = 9  # up to which correlations are written out
+SHOWN_DIRECTIONS = 4
+SHOWN_DECADES = 6
 
 
 # -- intervals ------------------------------------------------------------------------------------
-def parameter_intervals(fit: Any) -> Any:
+def parameter_intervals(fit: Fit) -> Figure | None:
     """Estimates with their 95 % intervals and first guesses, relative to the estimates.
 
     None where no number has an interval."""
-    n = min(len(fit.names), MOST)
+    n = min(len(fit.names), MOST_NUMBERS)
     size = relative_to(fit)[:n]
     at = lambda v: 100.0 * (np.asarray(v)[:n] - fit.values[:n]) / size
     low, high, first = at(fit.low), at(fit.high), at(fit.initial)
@@ -33,7 +40,7 @@ def parameter_intervals(fit: Any) -> Any:
     if not sure.any():
         return None
     with drawing() as plt:
-        figure, axis = plt.subplots(figsize=(WIDTH, 0.29 * n + 1.25))
+        figure, axis = plt.subplots(figsize=(FIGURE_WIDTH, 0.29 * n + 1.25))
         rows = np.arange(n)
         edge = _scaled(axis, np.maximum(-low, high)[sure], first)
         unknown = {"arrowstyle": "<->", "color": ALARM, "lw": 1.0, "ls": ":"}
@@ -56,7 +63,7 @@ def parameter_intervals(fit: Any) -> Any:
     return figure
 
 
-def _rows(axis: Any, fit: Any, n: int) -> None:
+def _rows(axis: Axes, fit: Fit, n: int) -> None:
     """A row for each number: its name on the left, its value on the right."""
     axis.set_yticks(range(n), [plain(name) for name in fit.names[:n]])
     axis.set_ylim(n - 0.4, -0.6)
@@ -67,7 +74,7 @@ def _rows(axis: Any, fit: Any, n: int) -> None:
         )  # fmt: skip
 
 
-def relative_to(fit: Any) -> np.ndarray:
+def relative_to(fit: Fit) -> np.ndarray:
     """What 100 % of each number is: its estimate, or its first guess or deviation if that is 0."""
     size = np.abs(fit.values)
     for other in (np.abs(fit.initial), np.asarray(fit.sd), np.ones(len(fit.names))):
@@ -75,14 +82,14 @@ def relative_to(fit: Any) -> np.ndarray:
     return size
 
 
-def _scaled(axis: Any, half: np.ndarray, first: np.ndarray) -> float:
+def _scaled(axis: Axes, half: np.ndarray, first: np.ndarray) -> float:
     """Choose the scale: linear, or logarithmic both ways where widths differ much."""
     far = np.abs(first[np.isfinite(first)])
     widths = half[half > 0]
     edge = 1.15 * max([*half, *far, 1e-12])
     if not widths.size or edge <= 30 * np.median(widths):
         return edge
-    small = max(widths.min(), edge * 10.0**-DECADES)
+    small = max(widths.min(), edge * 10.0**-SHOWN_DECADES)
     start = int(np.floor(np.log10(small)))
     axis.set_xscale("symlog", linthresh=10.0**start, linscale=0.8)
     stop = int(np.floor(np.log10(edge)))
@@ -96,7 +103,7 @@ def _scaled(axis: Any, half: np.ndarray, first: np.ndarray) -> float:
     return 10.0 ** (np.log10(edge) + 0.12)
 
 
-def _written(fit: Any, k: int) -> str:
+def _written(fit: Fit, k: int) -> str:
     """`9.81 ± 0.02 m/s^2`."""
     unit = unit_of(fit.units, fit.names[k].removeprefix("start."))
     text = number(float(fit.values[k]), 5)
@@ -108,7 +115,7 @@ def _written(fit: Any, k: int) -> str:
 
 
 # -- identifiability ------------------------------------------------------------------------------
-def identifiability(fit: Any) -> Any:
+def identifiability(fit: Fit) -> Figure | None:
     """Correlations, the worst determined directions, and how well each direction is determined.
 
     None for a single number, which has no directions.
@@ -117,7 +124,7 @@ def identifiability(fit: Any) -> Any:
     n = len(fit.names)
     if n < 2 or not s.size:
         return None
-    k = min(DIRECTIONS, s.size)
+    k = min(SHOWN_DIRECTIONS, s.size)
     side = float(np.clip(0.34 * n + 1.4, 3.4, 5.4))
     matrices = {"Correlations": correlations(fit), "Directions": rows[:k].T}
     if not np.isfinite(fit.sd).any():
@@ -125,12 +132,12 @@ def identifiability(fit: Any) -> Any:
     widths = {"Correlations": 1.0, "Directions": max(k / n, 0.22)}
     with drawing() as plt:
         figure, axes = plt.subplots(
-            1, 1 + len(matrices), figsize=(WIDTH, side),
+            1, 1 + len(matrices), figsize=(FIGURE_WIDTH, side),
             width_ratios=[*(widths[name] for name in matrices), 0.8],
         )  # fmt: skip
         picture = None
         for axis, (title, values) in zip(axes, matrices.items(), strict=False):
-            picture = _heat(axis, values, n <= WRITTEN)
+            picture = _heat(axis, values, n <= WRITTEN_NUMBERS)
             _named(axis, fit.names, square=title == "Correlations")
             axis.set_title(title)
         turn = 0 if n <= 4 else 90
@@ -143,20 +150,20 @@ def identifiability(fit: Any) -> Any:
     return figure
 
 
-def directions(fit: Any) -> tuple[np.ndarray, np.ndarray]:
+def directions(fit: Fit) -> tuple[np.ndarray, np.ndarray]:
     """Standard deviations of the directions, relative, worst first; inf where undetermined.
 
     The largest component of each direction is 1."""
     s, rows = (np.asarray(v) for v in fit.spectrum)
     order = np.argsort(s)
     with np.errstate(divide="ignore"):
-        sd = np.where(s > TINY * s.max(initial=0.0), 1.0 / s, np.inf)
+        sd = np.where(s > SINGULAR_PART * s.max(initial=0.0), 1.0 / s, np.inf)
     rows = rows[order]
     lead = np.take_along_axis(rows, np.argmax(np.abs(rows), axis=1)[:, None], axis=1)
     return sd[order], rows / np.where(lead == 0, 1.0, lead)
 
 
-def correlations(fit: Any) -> np.ndarray:
+def correlations(fit: Fit) -> np.ndarray:
     """Correlations of the estimates; NaN where one of them is not determined."""
     known = np.isfinite(fit.sd)
     return np.where(np.outer(known, known), np.asarray(fit.correlation, dtype=float), np.nan)
@@ -166,7 +173,7 @@ def _percent(sd: float) -> str:
     return "none" if not np.isfinite(sd) else f"{100 * sd:.2g} %"
 
 
-def _heat(axis: Any, values: np.ndarray, written: bool) -> Any:
+def _heat(axis: Axes, values: np.ndarray, written: bool) -> AxesImage:
     """A matrix of numbers from -1 to 1 as colours."""
     shades = need("matplotlib.colors", "plot", "figures of a fit").LinearSegmentedColormap
     colours = shades.from_list("correlation", DIVERGING).with_extremes(bad="#d5dade")
@@ -184,9 +191,9 @@ def _heat(axis: Any, values: np.ndarray, written: bool) -> Any:
     return picture
 
 
-def _named(axis: Any, names: list[str], square: bool) -> None:
+def _named(axis: Axes, names: list[str], square: bool) -> None:
     """Names of the numbers; of many, the names of the arrays they belong to."""
-    if len(names) <= MOST:
+    if len(names) <= MOST_NUMBERS:
         size = 9 if len(names) <= 20 else 7
         words = [plain(name, 22) for name in names]
         turn = 0 if max(map(len, words)) <= 3 and len(names) <= 12 else 90
@@ -209,12 +216,12 @@ def _named(axis: Any, names: list[str], square: bool) -> None:
         axis.set_xticks(middles, words, rotation=90, fontsize=8)
 
 
-def _spectrum(axis: Any, sd: np.ndarray) -> None:
+def _spectrum(axis: Axes, sd: np.ndarray) -> None:
     """Standard deviations of all directions on a logarithmic scale."""
     known = np.isfinite(sd)
     at = np.arange(1, sd.size + 1)
-    weak = known & (sd >= LOOSE)
-    size = 5.5 if sd.size <= MOST else 3
+    weak = known & (sd >= WEAK_DEVIATION)
+    size = 5.5 if sd.size <= MOST_NUMBERS else 3
     for chosen, colour in ((known & ~weak, FIT), (weak, ALARM)):
         axis.plot(at[chosen], 100 * sd[chosen], "o", color=colour, ms=size, mew=0)
     if known.any():
@@ -224,22 +231,22 @@ def _spectrum(axis: Any, sd: np.ndarray) -> None:
         axis.plot(at[~known], np.full((~known).sum(), 0.97), "^", color=ALARM, ms=size + 1, mew=0,
                   transform=blended, clip_on=False)  # fmt: skip
     low, high = axis.get_ylim()
-    axis.set_ylim(low / 1.6, max(1.6 * high, 400 * LOOSE))
+    axis.set_ylim(low / 1.6, max(1.6 * high, 400 * WEAK_DEVIATION))
     axis.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
-    axis.axhline(100 * LOOSE, color=QUIET, lw=0.9, ls=(0, (4, 3)))
+    axis.axhline(100 * WEAK_DEVIATION, color=QUIET, lw=0.9, ls=(0, (4, 3)))
     axis.set_title("Standard deviation [%]")
     under = bool(weak.any() or not known.all())  # where there are no dots
     axis.annotate(
-        "weak above", (0.0, 100 * LOOSE), xycoords=axis.get_yaxis_transform(), fontsize=8.5,
-        xytext=(4, -3 if under else 3), textcoords="offset points", color=QUIET,
+        "weak above", (0.0, 100 * WEAK_DEVIATION), xycoords=axis.get_yaxis_transform(),
+        fontsize=8.5, xytext=(4, -3 if under else 3), textcoords="offset points", color=QUIET,
         va="top" if under else "bottom",
     )  # fmt: skip
     axis.set_xlabel("direction")
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params(axis="x", integer=True)
     axis.set_xlim(0.4, sd.size + 0.6)
 
 
-def strongest(fit: Any, most: int = 5, least: float = 0.9) -> list[tuple[str, str, float]]:
+def strongest(fit: Fit, most: int = 5, least: float = 0.9) -> list[tuple[str, str, float]]:
     """Pairs of numbers that are correlated most."""
     c = np.nan_to_num(np.triu(correlations(fit), 1))
     order = np.argsort(-np.abs(c), axis=None)[:most]
@@ -247,14 +254,14 @@ def strongest(fit: Any, most: int = 5, least: float = 0.9) -> list[tuple[str, st
     return [(fit.names[i], fit.names[j], float(c[i, j])) for i, j in pairs if abs(c[i, j]) >= least]
 
 
-def describe_intervals(fit: Any) -> str:
+def describe_intervals(fit: Fit) -> str:
     """The figure of intervals in words."""
     shown = [f"{name} {_written(fit, k)}" for k, name in enumerate(fit.names[:8])]
     more = len(fit.names) - len(shown)
     return "Estimates and first guesses: " + "; ".join(shown) + (f" and {more} more" * (more > 0))
 
 
-def describe_identifiability(fit: Any) -> str:
+def describe_identifiability(fit: Fit) -> str:
     """The figure of correlations and directions in words."""
     s, _ = directions(fit)
     return (

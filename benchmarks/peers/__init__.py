@@ -1,1 +1,0 @@
-"""The other tools, one file each. Every file has `cases()`: the list of what it can be timed on."""

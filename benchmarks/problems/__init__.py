@@ -1,0 +1,1 @@
+"""What is solved: the models, their numbers and their exact answers, written once for all tools."""

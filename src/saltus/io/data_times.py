@@ -1,0 +1,138 @@
+"""Columns in the units of a model, and their times: numbers, durations and dates."""
+
+from __future__ import annotations
+
+import datetime
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from ..base.extras import need
+from ..base.names import unit_of
+from ..base.types import Units
+from .data_files import MISSING, Column, Place, Words, _cell, numbers
+from .units import SECONDS
+
+EPOCH = datetime.datetime(1970, 1, 1)
+NUMBERS, DATES, ZONED = "numbers", "dates without a time zone", "dates with a time zone"
+Time: TypeAlias = float | str | datetime.date | None  # as users write one
+
+
+def converted(
+    name: str,
+    known: str,
+    values: Column,
+    unit: str,
+    units: Units,
+    place: Place,
+) -> Column:
+    """The values of a column in the model's unit."""
+    own = unit_of(units, known)
+    if not unit or not own or unit.replace(" ", "") == own.replace(" ", ""):
+        return values
+    values = numbers(name, values, place)
+    if known == "t" and unit in SECONDS and own in SECONDS:
+        return values * (SECONDS[unit] / SECONDS[own])
+    what = f'data: column "{name}" is in {unit}, the model has {known} in {own}'
+    try:
+        pint = need("pint", "units", f"{what}; converting it")
+    except ImportError as error:
+        raise ValueError(f"{error}, convert the column, or correct the unit.") from error
+    try:
+        return pint.get_application_registry().Quantity(values, unit).to(own).magnitude
+    except Exception as error:  # pint has many kinds
+        raise ValueError(f"{what}: {error}. Correct the unit.") from error
+
+
+class Times(NamedTuple):
+    """Times in the model's unit, or, where they are dates, in seconds since 1970."""
+
+    values: np.ndarray
+    kind: str = NUMBERS
+
+
+def read_times(
+    name: str,
+    given: Column,
+    unit: str,
+    units: Units,
+    place: Place,
+) -> Times:
+    """The times of `name` as they were given: numbers in `unit`, durations, or dates."""
+    if isinstance(given, Words) and not given.has_numbers():
+        return _dates(given)
+    if not isinstance(given, Words):
+        given = np.asarray(given)
+        if given.dtype.kind == "M":
+            counts = (given - np.datetime64("1970-01-01")) / np.timedelta64(1, "ns")
+            return Times(np.where(np.isnat(given), np.nan, counts * 1e-9), DATES)
+        if given.dtype.kind == "m":
+            lengths = given / np.timedelta64(1, "ns") * 1e-9
+            return Times(lengths / _second(f"times of {name} are durations", units))
+        if given.dtype.kind not in "biuf":
+            cells = [_cell(v) for v in given.reshape(-1)]
+            if None in cells and not any(v is not None and np.isfinite(v) for v in cells):
+                return _dates(Words([str(v).strip() for v in given.reshape(-1)], place))
+    return Times(numbers("t", converted("t", "t", given, unit, units, place), place))
+
+
+def _dates(words: Words) -> Times:
+    """Dates as ISO 8601 writes them."""
+    found, zones = [], set()
+    for k, cell in enumerate(words):
+        if cell.lower() in MISSING:
+            found.append(np.nan)
+            continue
+        try:
+            date = datetime.datetime.fromisoformat(cell)
+        except ValueError:
+            raise ValueError(
+                f'data: {words.place(k)}: "{cell}" is neither a number nor a date like 2026-01-31 '
+                "or 2026-01-31T12:30:00."
+            ) from None
+        zones.add(date.tzinfo is not None)
+        if len(zones) > 1:
+            raise ValueError(
+                f"data: {words.place(k)}: some times have a time zone and others none."
+            )
+        if date.tzinfo is not None:
+            date = date.astimezone(datetime.UTC).replace(tzinfo=None)
+        found.append((date - EPOCH) / datetime.timedelta(microseconds=1) * 1e-6)
+    return Times(np.array(found), ZONED if True in zones else DATES)
+
+
+def _second(what: str, units: Units) -> float:
+    """A second's share: how many seconds the model's unit of time has."""
+    unit = unit_of(units, "t")
+    if unit not in SECONDS:
+        raise ValueError(
+            f'data: {what}, and the model has t in "{unit}". Write the times as numbers, or use '
+            f"one of {', '.join(k for k in SECONDS if k)}."
+        )
+    return SECONDS[unit]
+
+
+def origin_of(t0: Time, name: str, times: Times, units: Units) -> float | None:
+    """The time that is the model's zero, of the same kind as the times of `name`."""
+    if t0 is None:
+        return None
+    given = np.atleast_1d(np.asarray(str(t0) if isinstance(t0, datetime.date) else t0))
+    zero = read_times("t0", given, "", units, lambda k: "t0")
+    if zero.kind != times.kind or not np.isfinite(zero.values[0]):
+        raise ValueError(
+            f'data: t0 is "{t0}", but the times of {name} are {times.kind}. Write t0 in the same '
+            'way: a number like 2.5, "2026-01-31T12:30:00", or "2026-01-31T12:30:00+01:00".'
+        )
+    return float(zero.values[0])
+
+
+def model_times(
+    name: str, times: Times, t0: Time, units: Units, first: float | None = None
+) -> np.ndarray:
+    """Times of the model: dates count from `t0`, or from `first`, in the model's unit of time."""
+    origin = origin_of(t0, name, times, units)
+    if times.kind == NUMBERS:
+        return times.values if origin is None else times.values - origin
+    if origin is None:
+        origin = np.nanmin(times.values) if first is None else first
+    return (times.values - origin) / _second(f"times of {name} are dates", units)

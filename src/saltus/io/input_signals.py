@@ -1,0 +1,84 @@
+"""Columns of tables as inputs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..base.types import Units
+from ..system.inputs import Ramps, Steps
+from .data_files import TableLike, numbers, table_of, time_header
+from .data_times import Time, converted, model_times, read_times
+from .units import split
+
+
+def steps(
+    data: TableLike,
+    column: str,
+    *,
+    time: str = "",
+    t0: Time = None,
+    units: Units = None,
+) -> Steps:
+    """A column of a table as a piecewise constant input: each value holds until the next.
+
+    `data` is the path of a CSV or Parquet file, a data frame, or a mapping of columns. `column` is
+    the header of the values, with or without its unit. Times are in the column `time`; by default
+    t, time or Time, or the index of a data frame. `t0` is the time or date that is the model's
+    zero. `units` are those of the model, `{"t": "s", "u": "V"}`, into which columns are converted.
+    """
+    return Steps(*_signal(data, column, time, t0, units))
+
+
+def ramps(
+    data: TableLike,
+    column: str,
+    *,
+    time: str = "",
+    t0: Time = None,
+    units: Units = None,
+) -> Ramps:
+    """A column of a table as a piecewise linear input.
+
+    `data`, `column`, `time`, `t0` and `units` are as in `steps`.
+    """
+    return Ramps(*_signal(data, column, time, t0, units))
+
+
+def _signal(
+    data: TableLike, column: str, time: str, t0: Time, units: Units
+) -> tuple[np.ndarray, np.ndarray]:
+    table = table_of(data)
+    names: dict[str, str | None] = {h: split(h)[0] for h in table}
+    wanted = _called(column, names)
+    when = _called(time, names) if time else time_header(table, names)
+    if when is None:
+        other = next((str(n) for h, n in names.items() if h != wanted), "...")
+        raise ValueError(
+            f"data: no column of times is called t, time or Time; there are "
+            f'{", ".join(map(str, names.values()))}. Say which it is: time="{other}".'
+        )
+    values = converted(column, column, table[wanted], split(wanted)[1], units, table.place)
+    values = numbers(column, values, table.place)
+    given = read_times(column, table[when], split(when)[1], units, table.place)
+    t = model_times(column, given, t0, units)
+    keep = np.flatnonzero(np.isfinite(values) & np.isfinite(t))
+    order = keep[np.argsort(t[keep], kind="stable")]
+    again = np.flatnonzero(np.diff(t[order]) == 0)
+    if again.size:
+        k, j = order[again[0]], order[again[0] + 1]
+        raise ValueError(
+            f'data: {table.place(j)}: the time of "{column}" is that of {table.place(k)}, expected '
+            "one value at each time. Drop one of them."
+        )
+    return t[order], values[order]
+
+
+def _called(name: str, names: Mapping[str, str | None]) -> str:
+    """The header of the column that is called so, with or without its unit."""
+    for header, own in names.items():
+        if name in (header, own):
+            return header
+    there = ", ".join(map(str, names.values()))
+    raise ValueError(f'data: no column is called "{name}"; there are {there}.')
