@@ -23,7 +23,9 @@ from .loop import begin, loop
 from .record import Carry, Counts, Knobs, Pace, Rows, Spec, Structure, empty_counts, empty_pace
 from .tape_buffer import blank_rows
 
-FIRST_CAPACITY = 64
+FIRST_CAPACITY = 1024  # rows of the first reel: one program is enough for most solves
+MIN_CAPACITY = 64  # rows of the first reel where they are large, as with many lanes
+MAX_FIRST_BYTES = 2**18  # of the first reel, unless the model takes long to compile
 
 simulate_p = Primitive("saltus_simulate")
 simulate_p.multiple_results = True
@@ -93,16 +95,26 @@ def _shapes_of(run: Run, args: Sequence[Array | Aval]) -> Outcome:
 # -- eagerly: the tape grows ----------------------------------------------------------------------
 
 
+def _first_capacity(run: Run, args: Sequence[Array]) -> int:
+    """The rows of the first reel; another reel means another program."""
+    rows = _shapes_of(run._replace(capacity=0), args).rows
+    row_bytes = sum(v.size * v.dtype.itemsize for v in jax.tree.leaves(rows))
+    capacity = FIRST_CAPACITY
+    if run.spec.model.light:
+        while capacity > MIN_CAPACITY and capacity * row_bytes > MAX_FIRST_BYTES:
+            capacity //= 4
+    return capacity
+
+
 @functools.lru_cache(maxsize=256)
-def _work(run: Run, platform: str) -> Work:
+def _work(run: Run, platform: str, first: int) -> Work:
     spec, levels = run.spec, run.levels
-    size = FIRST_CAPACITY * (1 if spec.model.light else 16)  # where compiling takes long, more room
     return Work(
         functools.partial(_opening, run),
         lambda carry, size: blank_rows(spec, carry.at, size),
         functools.partial(loop, spec, levels, run.arguments),
         lambda carry: carry.counts.rows,
-        size,
+        first,
         platform,
     )
 
@@ -117,7 +129,8 @@ def _impl(*args: Array, run: Run) -> list[Array]:
     """Pass after pass until every lane has stopped, on as many reels of tape as it takes."""
     if not run.grows:
         return _fixed(*args, run=run)
-    work = _work(run._replace(capacity=0), platform_of(args))
+    first = _first_capacity(run, args)
+    work = _work(run._replace(capacity=0), platform_of(args), first)
     carry, rows, by_hand = work.complete(args, _lanes(args, run.levels), _status)
     return jax.tree.leaves(_outcome(_stopped(run, carry) if by_hand else carry, rows))
 
