@@ -9,7 +9,7 @@ import saltus
 from saltus import Instant, Mode, Ramps, Result, SolveError, Steps, TimeEvent, Tsit5, every, solve
 
 GOOD = {
-    "t0": 0.0, "t1": 2.5, "mode": 0, "ts": [0.5, 2.0], "steps": [0.0, 1.0, 2.0],
+    "t0": 0.0, "t1": 2.5, "mode": 0, "ts": [0.0, 0.5, 2.0], "steps": [0.0, 1.0, 2.0],
     "ramps": [0.0, 1.0, 2.0], "period": 1.0, "offset": 0.25, "by": 0, "rtol": 1e-8, "atol": 1e-8,
     "first_step": 0.01, "max_step": 1.0,
 }  # fmt: skip
@@ -83,12 +83,28 @@ CASES = [
 def test_what_raises_outside_of_jit_is_nan_with_a_name_inside(name, value, result):
     found, x, y = inside(numbers(**{name: value}))
     assert Result(int(found)).name == result
-    assert np.isnan(y[-1])
-    if name != "ts":  # there the end was reached
-        assert np.isnan(x)
+    if name == "ts":  # the end was reached
+        assert np.isnan(y[-1]) and np.isfinite(x)
+    elif name == "by":  # a tick on the way computes the mode
+        np.testing.assert_array_equal(np.isnan([*y, x]), [False, True, True, True])
+    else:
+        assert np.isnan([*y, x]).all()
     words = {"t0": "the start's t", "by": "invalid_mode", "offset": "every"}.get(name, name)
     with pytest.raises((ValueError, SolveError), match=f"(?i){words}"):
         run({**GOOD, name: value})
+
+
+@pytest.mark.parametrize("rate, t1", [(1.0, np.nan), (np.nan, 1.0)])
+def test_a_solve_that_cannot_begin_has_no_value_at_its_start(rate, t1):
+    system = saltus.HybridSystem(lambda now, p: -p * now.x)
+
+    @jax.jit
+    def saved(p, end):
+        return solve(system, Instant(t=0.0, x=1.0), p, end, ts=jnp.array([0.0, 0.5])).y
+
+    assert np.isnan(saved(rate, t1)).all()
+    np.testing.assert_allclose(saved(1.0, 1.0), [1.0, np.exp(-0.5)], rtol=1e-7)
+    assert np.isnan(jax.grad(lambda p: saved(p, t1)[0])(rate))
 
 
 def test_numbers_that_are_in_order_pass_inside_jit_too():

@@ -65,6 +65,19 @@ def verdict(model: Model, par: Par, knobs: Knobs, code: Whole) -> Whole:
     return code.astype(jnp.int32)
 
 
+# Results of solves that cannot begin, if no row was written.
+REFUSALS = (
+    Result.non_finite, Result.no_consistent_state, Result.inconsistent, Result.singular,
+    Result.invalid_time, Result.invalid_input, Result.invalid_period, Result.invalid_mode,
+    Result.invalid_setting, Result.backward_unknown,
+)  # fmt: skip
+
+
+def begun(code: Whole, rows: Whole) -> Flag:
+    """Whether a solve has begun, by its result and the number of its rows."""
+    return (rows > 0) | ~_any([code == int(why) for why in REFUSALS])
+
+
 def sound(settings: dict[str, Any], fixed: bool) -> Flag:
     """Whether the numbers of a method are valid.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from ..model.model import Model
 from ..model.validation import check_units
 from ..simulate.firing import asked
 from ..simulate.record import Knobs, Spec
-from ..simulate.traced_checks import outside, sound
+from ..simulate.traced_checks import begun, outside, sound
 from ..solution.nonfinite import silent_output
 from ..solution.solution import Solution, Stats
 from ..solution.tape import read, read_end, read_visits
@@ -193,11 +194,25 @@ def _absolute(model: Model, atol: Tree) -> Leaves:
     return (_array(leaves[0]),) * (model.moving + model.n_z)
 
 
+def _saved(spec: Spec, found: Simulated, ts: Array) -> tuple[Tree, Leaves, Array]:
+    """Outputs and integrals at the save times, and which of them were reached."""
+    outcome, tape, visits = found
+    traced = is_traced(outcome.code)  # else what cannot begin is an error
+    fair = begun(outcome.code, outcome.counts.rows) if traced else True
+    if visits is not None:
+        visits = visits._replace(reached=visits.reached & fair)
+        return read_visits(spec, visits, tape, ts)
+    if traced:
+        until = tape.end._replace(tau=jnp.where(fair, tape.end.tau, jnp.nan))
+        tape = dataclasses.replace(tape, end=until)
+    return read(spec, tape, ts, "right")
+
+
 def _solution(
     system: HybridSystem, found: Simulated, spec: Spec, ts: Array | None, log_size: int,
     tolerance: tuple[Scalar, Leaves], on_grazing: str,
 ) -> Solution:  # fmt: skip
-    outcome, tape, visits = found
+    outcome, tape, _ = found
     ok = outcome.code <= int(Result.terminated)
     last, (final, integral, y) = read_end(spec, tape, ok)
     if system.adapt_back is not None:
@@ -205,10 +220,7 @@ def _solution(
     t, reached, integrals = final.t, ok, integral
     if ts is not None:
         t = ts
-        if visits is not None:
-            y, integrals, reached = read_visits(spec, visits, tape, ts)
-        else:
-            y, integrals, reached = read(spec, tape, ts, "right")
+        y, integrals, reached = _saved(spec, found, ts)
     counts, code = outcome.counts, outcome.code
     if ts is not None and is_traced((ts, tape.t0, tape.t1)):
         strange = ok & jnp.any(outside(ts, tape.t0, tape.t1))
