@@ -89,7 +89,7 @@ def test_what_raises_outside_of_jit_is_nan_with_a_name_inside(name, value, resul
         np.testing.assert_array_equal(np.isnan([*y, x]), [False, True, True, True])
     else:
         assert np.isnan([*y, x]).all()
-    words = {"t0": "the start's t", "by": "invalid_mode", "offset": "every"}.get(name, name)
+    words = {"t0": "the start's t", "by": "invalid_mode"}.get(name, name)
     with pytest.raises((ValueError, SolveError), match=f"(?i){words}"):
         run({**GOOD, name: value})
 

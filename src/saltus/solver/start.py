@@ -43,8 +43,9 @@ def _parameters(
     """theta and iota in the order model.py gives."""
     ticks = []
     for tick in built.ticks:
-        for value in (tick.period, tick.offset):
-            ticks.append(number("every", value(start, p) if callable(value) else value))
+        for name, value in (("period", tick.period), ("offset", tick.offset)):
+            given = value(start, p) if callable(value) else value
+            ticks.append(number(f"the {name} of every", given))
     signals = [v for s in parts.signals for v in (s.times, s.values)]
     probe = current_probe()
     theta = (parts.t, t1, *parts.p, *signals, *ticks, *built.floats, probe)
