@@ -15,8 +15,8 @@ from ..base.text import picture
 from ..base.tracing import is_traced
 from ..base.types import Array, HostArray
 from ..model.model import At
+from ..simulate.record import RowRules
 from ..solution.solution import Solution
-from ..sweep.rows import Rules
 from .adjoint_history import History, adjoint_history
 from .loss_reads import gradients
 from .read_points import END, INSIDE, START, ReadPoints, Segments, find_points, made_segments
@@ -55,7 +55,10 @@ def marked(before: HostArray, leaves: Iterable[Array | HostArray]) -> HostArray:
 
 
 def pulled_back(
-    owner: str, loss: Callable[[Solution], Array], sol: Solution, sensitivity: Rules | None = None
+    owner: str,
+    loss: Callable[[Solution], Array],
+    sol: Solution,
+    sensitivity: RowRules | None = None,
 ) -> Curve:
     """The adjoints of a loss at all rows, and at all times at which it reads the solution."""
     if not callable(loss):

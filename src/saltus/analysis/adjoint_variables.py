@@ -22,7 +22,7 @@ from ..solution.solution import Solution
 from .adjoint_curve import Curve, checked, marked, pulled_back
 
 if TYPE_CHECKING:
-    from ..sweep.rows import Rules
+    from ..simulate.record import RowRules
 
 __all__ = ["Costates", "Curve", "checked", "costates", "extent", "marked", "pulled_back"]
 
@@ -62,7 +62,7 @@ def extent(t: HostArray, jump: HostArray) -> str:
 
 
 def costates(
-    loss: Callable[[Solution], Any], sol: Solution, sensitivity: Rules | None = None
+    loss: Callable[[Solution], Any], sol: Solution, sensitivity: RowRules | None = None
 ) -> Costates:
     """`dL/dx(t)` for a loss that is a function of a solution, at every step and event.
 

@@ -14,14 +14,14 @@ from ..base.types import Array, Number, Scalar
 
 if TYPE_CHECKING:
     from ..methods import Method
+    from ..simulate.record import RowRules
     from ..solution.solution import Solution
-    from ..sweep.rows import Rules
 
 _OWN = "own"  # as `solve` was told
 _asked = context_setting(_OWN)
 
 
-def current_way(given: Rules | None) -> Rules | None:
+def current_way(given: RowRules | None) -> RowRules | None:
     """How a solve that was given `given` is differentiated: `asking` around it takes precedence."""
     if given is not None and (isinstance(given, type) or not hasattr(given, "cotangent")):
         raise TypeError(
@@ -67,7 +67,7 @@ def replacing(method: type[Method]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def asking(way: Rules | None) -> Iterator[None]:
+def asking(way: RowRules | None) -> Iterator[None]:
     """All solves inside are differentiated in this way (`None`: by the sweeps)."""
     with _asked(way):
         yield

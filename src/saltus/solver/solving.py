@@ -37,7 +37,7 @@ from .simulation import Simulated, way_to_simulate
 from .start import first_state
 
 if TYPE_CHECKING:
-    from ..sweep.rows import Rules
+    from ..simulate.record import RowRules
 
 ROWS_IN_JIT = 4096  # of a tape without `max_steps`
 EVENTS_IN_JIT = 256  # of a log without `max_events`
@@ -61,7 +61,7 @@ def solve(
     on_grazing: str = "record",
     resolve_guards: bool = False,
     checkpoints: int | None = None,
-    sensitivity: Rules | None = None,
+    sensitivity: RowRules | None = None,
 ) -> Solution:
     """Simulate `system` from `start` to `t1` and return a differentiable `Solution`.
 

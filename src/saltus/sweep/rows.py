@@ -9,7 +9,7 @@ Which parameters carry a tangent at each level is a mask.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from ..model.model import At, Par
 from ..simulate.record import GRAZES, READ, Spec, action_of
 
 if TYPE_CHECKING:
-    from ..solution.solution import Solution
+    pass
 
 Mask = tuple[bool, ...]
 
@@ -48,32 +48,6 @@ class RowData(NamedTuple):
     def action(self) -> Whole:
         """The action of an approach or a reset."""
         return action_of(self.kind)
-
-
-class Rules(Protocol):
-    """Another way to differentiate rows: by equations of its own (saltus.continuous)."""
-
-    def tangent(
-        self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
-        ds: Leaves, dtheta: Leaves,
-    ) -> Leaves:  # fmt: skip
-        """The tangent at the end of a row."""
-        ...
-
-    def cotangent(
-        self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
-        lam: Leaves, held: Leaves,
-    ) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
-        """The adjoint at its start, what it adds to the gradient, and what is carried on."""
-        ...
-
-    def carried(self, spec: Spec, state: Leaves) -> Leaves:
-        """What an adjoint sweep takes along from the end, besides the adjoints."""
-        ...
-
-    def look_at(self, sol: Solution) -> None:
-        """Called with every solution that is to be differentiated so."""
-        ...
 
 
 def par_of(spec: Spec, theta: Leaves, row: RowData) -> Par:

@@ -23,7 +23,7 @@ from .margins import INF, Margins, measure
 from .one_sided import Around, Bend, around
 from .solution_certificate import Certificate, certificate, radius
 from .text import short
-from .verdict import VERDICTS
+from .verdict import Judged
 
 
 class Reach(NamedTuple):
@@ -33,7 +33,7 @@ class Reach(NamedTuple):
     saves: Scalar  # until an event passes a save time, either way
 
 
-class LossCertificate(Portable, eqx.Module):
+class LossCertificate(Portable, Judged, eqx.Module):
     """Can the gradient of a loss be trusted, and how far does it reach?"""
 
     value: Scalar
@@ -46,15 +46,6 @@ class LossCertificate(Portable, eqx.Module):
     p: Params = eqx.field(repr=False)
     loss: Callable = eqx.field(static=True, repr=False)
     bends: tuple[Bend, ...] = eqx.field(static=True, default=())  # where both sides differ
-
-    @property
-    def verdict(self) -> str:
-        """TRUSTED, DEGRADED or UNTRUSTED."""
-        return VERDICTS[int(np.max(np.asarray(self.level)))]
-
-    @property
-    def trusted(self) -> bool:
-        return self.verdict == "TRUSTED"
 
     @property
     def reasons(self) -> tuple[str, ...]:

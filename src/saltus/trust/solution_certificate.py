@@ -29,7 +29,7 @@ from .margins import INF, Margins, Measured, measure, nearest, promised
 from .parameter_margins import margins_of
 from .reasons import ACCUMULATED_TOLERANCES, REASONS, TABLE, Evidence, above
 from .text import report
-from .verdict import DEGRADED, TRUSTED, UNTRUSTED, VERDICTS
+from .verdict import DEGRADED, TRUSTED, UNTRUSTED, Judged
 
 EPS = float(jnp.finfo(jnp.float64).eps)
 
@@ -56,7 +56,7 @@ class GuardTrust(eqx.Module):
     unsure: Vector  # how far off its value may be there
 
 
-class Certificate(eqx.Module):
+class Certificate(Judged, eqx.Module):
     """Can the derivatives of a solution be trusted, and how far do they reach?"""
 
     result: Whole
@@ -78,15 +78,6 @@ class Certificate(eqx.Module):
     kinks: tuple[Kink, ...] = eqx.field(static=True, default=())
     names: tuple[str, ...] = eqx.field(static=True, default=())
     guard_names: tuple[str, ...] = eqx.field(static=True, default=())
-
-    @property
-    def verdict(self) -> str:
-        """TRUSTED, DEGRADED or UNTRUSTED."""
-        return VERDICTS[int(np.max(np.asarray(self.level)))]
-
-    @property
-    def trusted(self) -> bool:
-        return self.verdict == "TRUSTED"
 
     @property
     def reasons(self) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
-"""A first look at a solution, cheap enough for every iteration of an optimiser."""
+"""Words for levels of trust, and a first look cheap enough for every iteration of an optimiser."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..base.results import Result
 from ..base.types import Whole
@@ -12,6 +13,22 @@ from .guard_outline import along
 from .margins import measure, nearest, promised
 
 TRUSTED, DEGRADED, UNTRUSTED = range(3)
+VERDICTS = ("TRUSTED", "DEGRADED", "UNTRUSTED")
+
+
+class Judged:
+    """What has a level of trust, or several, says the worst of them in a word."""
+
+    level: Whole
+
+    @property
+    def verdict(self) -> str:
+        """TRUSTED, DEGRADED or UNTRUSTED."""
+        return VERDICTS[int(np.max(np.asarray(self.level)))]
+
+    @property
+    def trusted(self) -> bool:
+        return self.verdict == "TRUSTED"
 
 
 @jax.jit
@@ -34,6 +51,3 @@ def quick_level(sol: Solution) -> Whole:
     rtol = sol.tolerance[0]
     some = ~(near >= 100) | ~(worst <= promised(rtol))
     return jnp.where(bad, UNTRUSTED, jnp.where(some, DEGRADED, TRUSTED)).astype(jnp.int32)
-
-
-VERDICTS = ("TRUSTED", "DEGRADED", "UNTRUSTED")
