@@ -99,7 +99,7 @@ def test_a_loss_without_second_derivatives_is_looked_at_by_differences():
 
 
 def test_what_falls_but_cannot_be_left_is_called_stationary(monkeypatch):
-    monkeypatch.setattr(curvature, "STEPS", (1e-9,))  # too short to see anything
+    monkeypatch.setattr(curvature, "PROBE_LENGTHS", (1e-9,))  # too short to see anything
     best = saltus.minimise(lambda p: jnp.cos(p["x"]) + p["y"] ** 2, {"x": 0.0, "y": 1.0})
     assert best.result == "stationary"
     assert not best.ok

@@ -228,7 +228,7 @@ def test_correlations_of_undetermined_numbers_are_left_open(fit):
 
 
 def test_a_first_guess_that_cannot_be_simulated_is_left_out(fit, monkeypatch):
-    monkeypatch.setattr(fit_figure, "BANDS", 0)
+    monkeypatch.setattr(fit_figure, "MOST_BANDS", 0)
     lone = without_simulations(fit, first_only=True)
     figure = figures.data_and_fit(lone)
     assert labels(figure) == ["data", "fit", "bounce (fit)"]

@@ -78,7 +78,7 @@ def test_a_long_run_is_drawn_as_the_range_of_every_column():
     axis = solve(turn, start, None, 1500.0, method=method).plot("c").axes[0]
     low, high = (np.asarray(line.get_ydata()) for line in axis.get_lines())
     at = np.asarray(axis.get_lines()[0].get_xdata())
-    assert len(at) <= saltus.plot.COLUMNS and (at[0], at[-1]) == (0.0, 1500.0)
+    assert len(at) <= saltus.plot.PANEL_COLUMNS and (at[0], at[-1]) == (0.0, 1500.0)
     middle = slice(1, -1)
     assert np.all(low[middle] <= np.cos(at[middle]) + 2e-2)  # steps of 0.2 miss a top by 5e-3
     assert np.all(high[middle] >= np.cos(at[middle]) - 2e-2)
@@ -101,5 +101,5 @@ def test_events_of_a_sliding_surface_are_named_by_what_they_do():
 def test_of_very_many_events_one_is_marked_in_each_column():
     many = np.sort(np.random.default_rng(0).uniform(0.0, 10.0, 20_000))
     shown = saltus.plot._columns(many)
-    assert len(shown) <= saltus.plot.COLUMNS + 1 and np.max(np.diff(shown)) < 0.05
+    assert len(shown) <= saltus.plot.PANEL_COLUMNS + 1 and np.max(np.diff(shown)) < 0.05
     assert np.array_equal(saltus.plot._columns(jnp.arange(3.0)), [0.0, 1.0, 2.0])

@@ -89,7 +89,8 @@ def _shapes(run: Run, avals: tuple[tuple[tuple[int, ...], np.dtype], ...]) -> Ou
 
 
 def _shapes_of(run: Run, args: Sequence[Array | Aval]) -> Outcome:
-    return _shapes(run, tuple((v.shape, v.dtype) for v in args))
+    """Also of known numbers, which JAX may hand on as floats that have a dtype and no shape."""
+    return _shapes(run, tuple((getattr(v, "shape", ()), v.dtype) for v in args))
 
 
 # -- eagerly: the tape grows ----------------------------------------------------------------------
