@@ -11,6 +11,7 @@ import jax as _jax
 _jax.config.update("jax_enable_x64", True)
 
 from . import analysis, continuous, external, multibody
+from . import io as io
 from .analysis import Linear, Orbit, Saltation, equilibrium, linearise, orbit, saltations
 from .analysis.adjoint_variables import Costates, costates
 from .base.foreign_names import not_here as _not_here
@@ -75,8 +76,9 @@ if not _typing.TYPE_CHECKING:  # which would take every name for one of ours
 
 
 # Documented paths that are shorter than where things are.
-for _path, _module in {"dynamics": analysis, "mass": _mass_matrices, "plot": _plotting}.items():
-    globals()[_path] = _sys.modules[f"{__name__}.{_path}"] = _module
+dynamics, mass, plot = analysis, _mass_matrices, _plotting
+for _path in ("dynamics", "mass", "plot"):
+    _sys.modules[f"{__name__}.{_path}"] = globals()[_path]
 
 
 def __dir__() -> list[str]:

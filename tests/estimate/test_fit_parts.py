@@ -88,10 +88,16 @@ def test_a_negative_number_stays_negative_on_the_log_scale():
         ({"free": []}, "nothing is free"),
         ({"free": ["start.v"], "scales": {"start.v": "log"}}, "has no logarithm"),
         ({"bounds": {"q": (0, 1)}}, 'called "q"'),
+        ({"bounds": (0.0, 1.0)}, r'bounds is \(0.0, 1.0\), expected entries by name: bounds={"k"'),
+        ({"bounds": [(0.0, 1.0), (0.0, 2.0)]}, "bounds is .*expected entries by name"),
+        ({"bounds": {"k": 3.0}}, r'bounds of "k" are 3.0, expected \(low, high\)'),
+        ({"bounds": {"k": (1.0, 2.0, 3.0)}}, r'bounds of "k" are .*expected \(low, high\)'),
+        ({"scales": "log"}, "scales is 'log', expected entries by name"),
+        ({"priors": [(1.0, 2.0)]}, "priors is .*expected entries by name"),
     ],
 )
 def test_wrong_wishes_are_answered_in_words(options, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((TypeError, ValueError), match=words):
         chosen(**options)
 
 

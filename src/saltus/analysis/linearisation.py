@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from ..base.leaves import split
 from ..base.names import entries, named, numbered, value_of, with_values
@@ -50,7 +51,7 @@ class Linear(eqx.Module):
     outputs: tuple[str, ...] = eqx.field(static=True)
 
     @property
-    def eigenvalues(self) -> np.ndarray:
+    def eigenvalues(self) -> npt.NDArray[np.complex128]:
         """Those of A in the directions that obey all constraints, the largest real part first."""
         if np.ndim(self.t):
             raise ValueError(

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from ..base.names import named, number_names, unknown
 from ..base.text import number
@@ -75,7 +76,7 @@ class Orbit(eqx.Module):
         return jax.jacfwd(after)(x)
 
     @property
-    def multipliers(self) -> np.ndarray:
+    def multipliers(self) -> npt.NDArray[np.complex128]:
         """The Floquet multipliers, largest first, of directions that obey all constraints."""
         return self._multipliers()[0]
 
@@ -84,7 +85,7 @@ class Orbit(eqx.Module):
         """Whether small pushes die out: all multipliers but the one along the flow are small."""
         return bool(np.all(np.abs(self._multipliers()[1]) < 1 - NEUTRAL_MARGIN))
 
-    def _multipliers(self) -> tuple[np.ndarray, np.ndarray]:
+    def _multipliers(self) -> tuple[npt.NDArray[np.complex128], npt.NDArray[np.complex128]]:
         """All of them, and those that are not along the flow."""
         start, end, p = plain("orbit.multipliers", (self.start, self.end, self.p))
         matrix = np.asarray(plain("orbit.multipliers", self.monodromy))

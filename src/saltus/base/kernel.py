@@ -185,8 +185,8 @@ def register(
     `run(*args, **params)` computes it and `abstract` says with which shapes; `batch`, `jvp` and
     `transpose` are as JAX has them. On platforms with kernels it is compiled as one if `kernel`,
     and can be part of others if `in_kernels`; a primitive that holds a program, `closed`, becomes a
-    call with `marks` for the compiler. Outside of every program it is computed by `impl`; without
-    one, it becomes a program of its own.
+    call with `marks` for XLA's CPU compiler. Outside of every program it is computed by `impl`;
+    without one, it becomes a program of its own.
     """
     if in_kernels:
         _KNOWN.add(primitive.name)
@@ -209,9 +209,12 @@ def register(
         return mlir.lower_fun(compiled, multiple_results=primitive.multiple_results)
 
     mlir.register_lowering(primitive, lowering(None))
-    for platform in KERNELS if kernel or marks else ():
-        special = functools.partial(_marked_call, marks=marks) if marks else lowering(platform)
-        mlir.register_lowering(primitive, special, platform=platform)
+    for platform in KERNELS if kernel else ():
+        mlir.register_lowering(primitive, lowering(platform), platform=platform)
+    if marks:
+        mlir.register_lowering(
+            primitive, functools.partial(_marked_call, marks=marks), platform="cpu"
+        )
 
 
 def _marked_call(

@@ -17,7 +17,8 @@ from ..system.hybrid import Instant
 from .parameters import SCALES, Block, Free, LogNormal, Normal, P, Prior
 
 FreeNames: TypeAlias = str | Sequence[str] | None
-BoundsLike: TypeAlias = Mapping[str, tuple] | None  # (low, high) by name
+Limit: TypeAlias = Numbers | None
+BoundsLike: TypeAlias = Mapping[str, tuple[Limit, Limit]] | None  # (low, high) by name
 
 
 def choose(
@@ -39,7 +40,8 @@ def choose(
     for name in wanted:
         for key, picked in _matching(name, table).items():
             found[key] = np.union1d(found[key], picked) if key in found else picked
-    options = [_spread(given, table) for given in (bounds or {}, scales or {}, priors or {})]
+    given = {"bounds": bounds, "scales": scales, "priors": priors}
+    options = [_spread(_by_name(what, option), table) for what, option in given.items()]
     blocks, at = [], 0
     for key, picked in found.items():
         for own, members in _alike(picked, [option.get(key, {}) for option in options]):
@@ -132,6 +134,25 @@ def _matching(name: str, table: Mapping[str, _Entry]) -> dict[str, np.ndarray]:
     return {k: everything(k) for k in several}
 
 
+EXAMPLES = {"bounds": (0.0, 10.0), "scales": "log", "priors": (2.0, 0.5)}
+
+
+def _by_name(what: str, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """An option of parameters, which has to be given by their names."""
+    if given is None:
+        return {}
+    example = f'{what}={{"k": {EXAMPLES[what]!r}}}'
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is {given!r}, expected entries by name: {example}.")
+    for name, pair in given.items():
+        if what == "bounds" and pair is not None and (np.ndim(pair) == 0 or len(pair) != 2):
+            raise TypeError(
+                f'bounds of "{name}" are {pair!r}, expected (low, high), each a number or None: '
+                f"{example}."
+            )
+    return given
+
+
 def _spread(given: Mapping[str, Any], table: Mapping[str, _Entry]) -> dict[str, dict[int, Any]]:
     """Options by leaf and entry; a prefix or pattern stands for all its leaves."""
     spread: dict[str, dict[int, Any]] = {}
@@ -154,7 +175,7 @@ def _block(
     entry: _Entry,
     picked: np.ndarray,
     place: slice,
-    bounds: tuple | None,
+    bounds: tuple[Limit, Limit] | None,
     scale: str | None,
     prior: Prior | tuple | None,
 ) -> Block:

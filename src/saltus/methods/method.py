@@ -171,14 +171,28 @@ class Method(eqx.Module):
             raise TypeError(
                 f"{who}: control is {self.control!r}, expected saltus.PI() or saltus.Fixed(h)."
             )
-        rtol, atol = (_known(f"{who}: {name}", getattr(self, name)) for name in ("rtol", "atol"))
+        atol = _known(f"{who}: atol", self.atol)
+        rtol = _known(f"{who}: rtol", self.rtol)
+        if (
+            self.rtol is None
+            or not jax.tree_util.all_leaves([self.rtol])
+            or any(map(np.ndim, rtol))
+        ):
+            raise TypeError(
+                f"{who}: rtol is {self.rtol!r}, expected one number for all states; atol may have "
+                "one for each of them: atol={'h': 1e-9, 'v': 1e-6}."
+            )
         _check_tolerances(who, rtol, atol, isinstance(self.control, PI))
         lengths = {"first_step": self.first_step, "max_step": self.max_step}
         if isinstance(self.control, Fixed):
             lengths["h of control=Fixed(h)"] = self.control.h
         for name, value in lengths.items():
             for v in [] if value is None else _known(f"{who}: {name}", value):
-                if not np.all(v > 0) or (name != "max_step" and not np.all(np.isfinite(v))):
+                if (
+                    v.ndim
+                    or not np.all(v > 0)
+                    or (name != "max_step" and not np.all(np.isfinite(v)))
+                ):
                     raise ValueError(f"{who}: {name} is {v}, expected a number above 0.")
 
     @property

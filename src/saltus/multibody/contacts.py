@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ..base.text import picture
-from ..base.types import Flag, Number, Params, Scalar, Tree, Vector
+from ..base.types import Flag, Function, Number, Params, Scalar, Tree, Vector
 from ..system.hybrid import Event
 from .description import Description, one_number
 from .equations import Equations
@@ -29,15 +29,15 @@ class Contact:
     """Something that must not get closer than touching; see `contact`."""
 
     name: str
-    gap: Callable
+    gap: Function
     restitution: Valued = 0.0
     friction: Valued | None = None
-    normal: Callable | None = None
-    slip: Callable | None = None
+    normal: Function | None = None
+    slip: Function | None = None
     phases: tuple[str, ...] | None = None
     to: str | None = None
     below: Valued | None = None
-    then: Callable | None = None
+    then: Function | None = None
 
     def distance(self, at: Equations) -> Callable[[Scalar, Vector], Scalar]:
         """The gap as a function of (t, q)."""
@@ -112,8 +112,8 @@ class Jump:
     """Velocities that jump to given values; see `jump`."""
 
     name: str
-    guard: Callable
-    velocities: Callable
+    guard: Function
+    velocities: Function
     given: Tree = None
     direction: Literal["falling", "rising", "either"] = "falling"
     phases: tuple[str, ...] | None = None
@@ -151,7 +151,7 @@ class Release:
     """A constraint that lets go; see `release`."""
 
     name: str
-    force: Callable
+    force: Function
     to: str
     phases: tuple[str, ...] | None = None
 
@@ -196,16 +196,16 @@ def _phases(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 def contact(
     name: str,
-    gap: Callable,
+    gap: Function,
     *,
     restitution: Valued = 0.0,
     friction: Valued | None = None,
-    normal: Callable | None = None,
-    slip: Callable | None = None,
+    normal: Function | None = None,
+    slip: Function | None = None,
     phases: str | Sequence[str] | None = None,
     to: str | None = None,
     below: Valued | None = None,
-    then: Callable | None = None,
+    then: Function | None = None,
 ) -> Contact:
     r"""A contact that closes when `gap(now, p)` falls to zero; its events are called `name`.
 
@@ -243,7 +243,7 @@ def contact(
 def ground(
     name: str = "ground",
     *,
-    point: Callable,
+    point: Function,
     y: Number | Callable[[Scalar, Params], Number] = 0.0,
     restitution: Valued = 0.0,
     friction: Valued | None = None,
@@ -273,7 +273,7 @@ def ground(
 
 def stop(
     name: str,
-    coordinate: Callable,
+    coordinate: Function,
     *,
     at: Valued,
     side: Literal["above", "below"] = "above",
@@ -297,8 +297,8 @@ def stop(
 
 def jump(
     name: str,
-    guard: Callable,
-    velocities: Callable,
+    guard: Function,
+    velocities: Function,
     *,
     given: Tree = None,
     direction: Literal["falling", "rising", "either"] = "falling",

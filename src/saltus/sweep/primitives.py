@@ -24,7 +24,6 @@ from ..simulate.record import Spec
 from .arguments import AdjointArgs, Group, LinearArgs, Sweep, TapeArgs, flattened, for_each
 from .rows import Mask
 from .sweeps import ShapeAndType, adjoint_shapes, adjoint_sweep, tangent_shapes, tangent_sweep
-from .sweeps_with_saves import adjoint_walk, tangent_walk
 
 tape_p = Primitive("saltus_tape")  # TapeArgs -> states, ends, reads
 linear_p = Primitive("saltus_linear")  # LinearArgs -> their tangents
@@ -247,14 +246,6 @@ def _define(primitive: Primitive, rules: _Rules) -> None:
     )  # fmt: skip
 
 
-def _tangent(*args: Array, sweep: Sweep) -> list[Array]:
-    return (tangent_walk if sweep.reads else tangent_sweep)(sweep, *args)
-
-
-def _adjoint(*args: Array, sweep: Sweep) -> list[Array]:
-    return (adjoint_walk if sweep.reads else adjoint_sweep)(sweep, *args)
-
-
 def _tangent_dims(sweep: Sweep) -> list[int]:
     n = LinearArgs.sizes(sweep).states
     return [1] * n + [0] * n + [1] * (n if sweep.reads else 0)
@@ -268,14 +259,14 @@ register(tape_p, _tape_impl, _tape_abstract, batch=_tape_batch, jvp=_tape_jvp, i
 _define(
     linear_p,
     _Rules(
-        _tangent, tangent_shapes, LinearArgs.row_flags, _tangent_dims,
+        tangent_sweep, tangent_shapes, LinearArgs.row_flags, _tangent_dims,
         jvp=_linear_jvp, transpose=_linear_transpose,
     ),
 )  # fmt: skip
 _define(
     adjoint_p,
     _Rules(
-        _adjoint, adjoint_shapes, AdjointArgs.row_flags, _adjoint_dims,
+        adjoint_sweep, adjoint_shapes, AdjointArgs.row_flags, _adjoint_dims,
         jvp=_adjoint_jvp, transpose=_adjoint_transpose,
     ),
 )  # fmt: skip

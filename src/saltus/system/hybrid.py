@@ -155,16 +155,16 @@ class Event:
     """
 
     name: str
-    guard: Callable
-    reset: Callable | None = None
+    guard: Function
+    reset: Function | None = None
     direction: Direction = "falling"
     terminal: bool = False
     when: Literal["edge", "level", "contact"] = "edge"
-    active: Callable | None = None
+    active: Function | None = None
     zeno: Callable | str | None = None
-    undo: Callable | None = None
-    came: Callable | None = dataclasses.field(default=None, repr=False)  # where it leads to
-    possible: Callable | None = dataclasses.field(default=None, repr=False)  # see reversal.py
+    undo: Function | None = None
+    came: Function | None = dataclasses.field(default=None, repr=False)  # where it leads to
+    possible: Function | None = dataclasses.field(default=None, repr=False)  # see reversal.py
 
     def __post_init__(self):
         _name("Event", self.name)
@@ -218,7 +218,7 @@ class TimeEvent:
 
     name: str
     next_time: Callable | Ticks
-    reset: Callable | None = None
+    reset: Function | None = None
     terminal: bool = False
 
     def __post_init__(self):
@@ -250,22 +250,22 @@ class HybridSystem:
     projection onto them, so that they do not drift.
     """
 
-    flow: Callable
-    constraint: Callable | None = None
+    flow: Function
+    constraint: Function | None = None
     events: Sequence[Event | TimeEvent] = ()
-    rate: Callable | None = None
-    output: Callable | None = None
+    rate: Function | None = None
+    output: Function | None = None
     inputs: Function | Tree = None
-    units: dict | None = None
+    units: dict[str, str] | None = None
     index: int | Tree = None
     sparsity: str | HostArray | csr_array | None = None
-    invariant: Callable | None = None
+    invariant: Function | None = None
     modes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
-    pinned: Callable | None = dataclasses.field(default=None, repr=False)
-    adapt_start: Callable | None = dataclasses.field(default=None, repr=False)
-    adapt_back: Callable | None = dataclasses.field(default=None, repr=False)
-    check_start: Callable | None = dataclasses.field(default=None, repr=False)
-    projection: Callable | None = dataclasses.field(default=None, repr=False)
+    pinned: Function | None = dataclasses.field(default=None, repr=False)
+    adapt_start: Function | None = dataclasses.field(default=None, repr=False)
+    adapt_back: Function | None = dataclasses.field(default=None, repr=False)
+    check_start: Function | None = dataclasses.field(default=None, repr=False)
+    projection: Function | None = dataclasses.field(default=None, repr=False)
     forward_only: str | None = dataclasses.field(default=None, repr=False)  # why, if so
 
     def __post_init__(self):

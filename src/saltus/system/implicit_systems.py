@@ -6,7 +6,7 @@ are in mass_matrices.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -27,15 +27,11 @@ class Implicit(NamedTuple):
 
 
 def fully_implicit(
-    residual: Callable,
-    *,
-    events: Sequence[Event | TimeEvent] = (),
-    rate: Callable | None = None,
-    output: Callable | None = None,
-    inputs: Function | Tree = None,
-    units: dict | None = None,
-    index: int | Tree = None,
-) -> HybridSystem:
+    residual: Function,
+    *, events: Sequence[Event | TimeEvent] = (), rate: Function | None = None,
+    output: Function | None = None, inputs: Function | Tree = None,
+    units: dict[str, str] | None = None, index: int | Tree = None,
+) -> HybridSystem:  # fmt: skip
     r"""A system $0 = F(x', x, z, d, p, t)$: `residual(now, p)` reads x' as `now.dx`.
 
     It returns any pytree with as many numbers as x and z together. All other functions may read

@@ -34,17 +34,13 @@ Mass: TypeAlias = "Function | _Constant"  # M as it is solved for
 
 def mass_matrix(
     mass: Function | Matrix | HostArray,
-    flow: Callable,
-    constraint: Callable | None = None,
-    *,
-    like: Numbers | None = None,
-    events: Sequence[Event | TimeEvent] = (),
-    rate: Callable | None = None,
-    output: Callable | None = None,
-    inputs: Function | Tree = None,
-    units: dict | None = None,
+    flow: Function,
+    constraint: Function | None = None,
+    *, like: Numbers | None = None, events: Sequence[Event | TimeEvent] = (),
+    rate: Function | None = None, output: Function | None = None, inputs: Function | Tree = None,
+    units: dict[str, str] | None = None,
     index: int | Tree = None,
-) -> HybridSystem:
+) -> HybridSystem:  # fmt: skip
     r"""A system $M x' = f(now, p)$, with $0 = g(now, p)$ where there is a `constraint`.
 
     `mass` is a constant matrix, a function `(now, p)` that gives a matrix, or one that gives the

@@ -25,13 +25,13 @@ class Exit:
     `undo(now, p)`.
     """
 
-    guard: Callable
+    guard: Function
     to: str
-    reset: Callable | None = None
+    reset: Function | None = None
     direction: Direction = "falling"
     name: str | None = None
     when: Literal["edge", "level"] = "level"
-    undo: Callable | None = None
+    undo: Function | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,22 +43,18 @@ class Mode:
     modes that have it.
     """
 
-    flow: Callable
-    constraint: Callable | None = None
+    flow: Function
+    constraint: Function | None = None
     exits: Sequence[Exit] = ()
-    rate: Callable | None = None
+    rate: Function | None = None
 
 
 def automaton(
     modes: Mapping[str, Mode],
-    *,
-    events: Sequence[Event | TimeEvent] = (),
-    rate: Callable | None = None,
-    output: Callable | None = None,
-    inputs: Function | Tree = None,
-    units: dict | None = None,
-    index: int | Tree = None,
-) -> HybridSystem:
+    *, events: Sequence[Event | TimeEvent] = (), rate: Function | None = None,
+    output: Function | None = None, inputs: Function | Tree = None,
+    units: dict[str, str] | None = None, index: int | Tree = None,
+) -> HybridSystem:  # fmt: skip
     """A system of named modes. Start it with `Instant(..., mode="name")`.
 
     Model functions read the current mode as the integer `now.mode`. `events` hold in all modes;
@@ -169,7 +165,7 @@ def complete(x: Tree, dx: Tree) -> Tree:
     return dx
 
 
-def _equations(name: str, rule: Callable | None, now: Instant, p: Params) -> Tree:
+def _equations(name: str, rule: Function | None, now: Instant, p: Params) -> Tree:
     return None if rule is None else called(f'mode "{name}": constraint', rule, now, p)
 
 
@@ -199,7 +195,7 @@ def _pins(rules: dict[str, Callable | None]) -> Callable:
             values.append(_pinned(name, now.z, value, now.z)[1])
         return _pick(now.mode, values)
 
-    def own(name: str, rule: Callable | None) -> Callable:
+    def own(name: str, rule: Function | None) -> Callable:
         def equations(now: Instant, p: Params) -> tuple[Any, Any]:
             nothing = jax.tree.map(jnp.zeros_like, now.z)
             return _pinned(name, now.z, _equations(name, rule, now, p), nothing)

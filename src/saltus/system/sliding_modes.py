@@ -30,17 +30,13 @@ EPS = float(np.finfo(float).eps)
 
 
 def sliding(
-    surface: Callable,
-    above: Callable,
-    below: Callable,
-    *,
-    events: Sequence[Event | TimeEvent] = (),
-    rate: Callable | None = None,
-    output: Callable | None = None,
-    inputs: Function | Tree = None,
-    units: dict | None = None,
-    name: str = "surface",
-) -> HybridSystem:
+    surface: Function,
+    above: Function,
+    below: Function,
+    *, events: Sequence[Event | TimeEvent] = (), rate: Function | None = None,
+    output: Function | None = None, inputs: Function | Tree = None,
+    units: dict[str, str] | None = None, name: str = "surface",
+) -> HybridSystem:  # fmt: skip
     """A system with the flow `above` where `surface(now, p) > 0`, and `below` where it is negative.
 
     Its modes are "above", "below" and "sliding"; the last lasts while both flows point towards the
@@ -93,7 +89,7 @@ class _NoInputs:
 class Surface(NamedTuple):
     """The surface h = 0 and the flows on its two sides."""
 
-    surface: Callable
+    surface: Function
     flows: tuple[Callable, Callable]  # above, below
 
     def value(self, now: Instant, p: Params) -> Scalar:
