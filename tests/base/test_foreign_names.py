@@ -60,7 +60,7 @@ def test_an_argument_of_another_solver_is_answered_with_ours(name):
 
 FITTED = {
     "columns": "saltus.Experiment(data, columns=", "t0": "t0=", "maxiter": "max_iterations=",
-    "optimizer": "optimiser=", "x0": "first guess is p", "tol": "tolerance=", "sigma": "noise=",
+    "optimizer": "optimiser=", "x0": "first guess is the p", "tol": "tolerance=", "sigma": "noise=",
     "lb": "bounds=", "fun": "saltus.minimise", "callback": "progress=True", "y0": "start=",
 }  # fmt: skip
 

@@ -271,7 +271,7 @@ def test_a_matrix_with_other_null_spaces_than_the_one_it_was_split_by_is_not_use
         (np.ones((2, 3)), ("shape (2, 3)", "square")),
         (np.diag([1.0, np.nan]), ("finite",)),
         (np.zeros((2, 2)), ("zero", "constraint")),
-        (np.array([[1, 1], [1, 1 + 1e-11]]), ("singular to", "Set what should be zero")),
+        (np.array([[1, 1], [1, 1 + 1e-11]]), ("singular value of", "Set what should be zero")),
     ],
 )
 def test_a_matrix_that_cannot_be_a_mass(matrix, words):

@@ -1,1 +1,1 @@
-"""What every package stands on: leaves and names of pytrees, results, text, tracing, kernels."""
+"""What every other package uses: leaves and names of pytrees, results, text, tracing, kernels."""

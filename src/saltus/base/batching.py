@@ -1,4 +1,4 @@
-"""Loops under `vmap`: every level of lanes as one loop of its own."""
+"""Loops under nested `vmap`s: each `vmap` adds one level of lanes (the elements of its batch)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Level = tuple[bool, ...]
 
 
 def nest(fn: Callable, levels: Sequence[Sequence[bool | Sequence[bool]]]) -> Callable:
-    """`fn(batched, args)` mapped over all levels: `batched` has every one, `args` as flagged.
+    """`fn(batched, args)` mapped over all levels.
 
-    Where an argument is a list, so is its flag.
+    `batched` has an axis for every level, an argument only for those at which its flag is true. The
+    flag of an argument that is a list is a list, too.
     """
     for flags in levels:
         axes = jax.tree.map(lambda has: 0 if has else None, list(flags))
@@ -27,7 +28,7 @@ def nest(fn: Callable, levels: Sequence[Sequence[bool | Sequence[bool]]]) -> Cal
 def add_level(
     args: Sequence[Any], dims: Sequence[Any], rows: Sequence[bool]
 ) -> tuple[list[Any], Level]:
-    """Move each batch axis to its place: first, or second for arrays with rows."""
+    """Move batch axes to the front (behind the row axis, if any); say which arguments have one."""
     moved, flags = [], []
     for value, dim, row in zip(args, dims, rows, strict=True):
         batched = dim is not None

@@ -1,4 +1,4 @@
-"""What is written in functions: the names that they look up, and to whom they belong."""
+"""The names that the bytecode of functions looks up, and whether an object is a library's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ INSTALLED = tuple({sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "pure
 
 
 class Names(NamedTuple):
-    """What is written in a function and in those inside it."""
+    """The names that occur in a function and in the functions defined inside it."""
 
     globals: tuple[str, ...]
-    attributes: frozenset[str]  # and strings, which may be names of attributes
-    modules: tuple[str, ...]  # that it imports
+    attributes: frozenset[str]  # also strings, which may be attribute names
+    modules: tuple[str, ...]  # imported by the function
 
 
 @functools.lru_cache(maxsize=4096)
@@ -46,7 +46,7 @@ def names_of(code: types.CodeType) -> Names:
 
 
 def foreign(thing: object) -> bool:
-    """Whether something belongs to a library, whose own globals are taken to stay."""
+    """Whether an object belongs to a library; globals of libraries are assumed not to change."""
     if isinstance(thing, types.FunctionType):
         name = thing.__globals__.get("__name__")
     elif isinstance(thing, types.ModuleType):

@@ -1,8 +1,8 @@
 """What functions read besides their arguments: globals, cells, defaults, attributes, containers.
 
-A model is traced once. `current(owner)` says whether the values that its functions read then are
-still the same: the objects are compared by identity, which takes a microsecond, and where one was
-replaced, all of them by value.
+A model is traced once. `current(owner)` notices if a value that its functions read at that time has
+changed: the objects are compared by identity, which takes a microsecond, and all of them by value
+if one was replaced.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import numpy as np
 from .bytecode import foreign, names_of
 from .tracing import is_tracer
 
-MAX_OBJECTS = 20_000  # more are not looked at
+MAX_OBJECTS = 20_000  # further objects are not examined
 MAX_COMPARED_BYTES = 2**16  # a JAX array, which cannot change, is compared by value up to this size
 MISSING = object()
-OWN_ATTRIBUTES = ("_reads", "_built")  # where saltus keeps things with an object
+OWN_ATTRIBUTES = ("_reads", "_built")  # in which saltus stores results on an object
 # Functions that use one of these may read any attribute of an object.
 ATTRIBUTE_READERS = {"vars", "getattr", "__dict__", "asdict", "astuple", "fields", "eval", "exec"}
-# JAX keeps what it has traced of the functions that these are given.
+# JAX caches what it has traced of functions that are passed to these.
 TRACING_FUNCTIONS = {
     "jit", "cond", "switch", "scan", "while_loop", "fori_loop", "map", "associative_scan",
     "checkpoint", "remat", "custom_jvp", "custom_vjp", "custom_root", "custom_linear_solve",
@@ -51,11 +51,11 @@ DESCRIBED = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 def forgotten() -> None:
-    """What becomes of values in another process: there they are read anew."""
+    """Stands for recorded values in another process, where they are read again."""
 
 
 class Same:
-    """An object that is equal to itself alone, and stays alive as long as it is compared."""
+    """Compares an object by identity, and keeps it alive so that its id is not used again."""
 
     __slots__ = ("thing",)
 
@@ -70,7 +70,7 @@ class Same:
 
 
 class Key:
-    """The values that were read; its hash is computed once."""
+    """The values that were read, with their hash computed once."""
 
     __slots__ = ("hash", "value")
 
@@ -91,7 +91,7 @@ class Key:
 
 
 class Reads:
-    """All that some functions read: its values as a key, and whether it is as it was."""
+    """Everything that some functions read: the values as a key, and a test for changes."""
 
     def __init__(self, owner: object):
         self.owner = owner
@@ -110,7 +110,7 @@ class Reads:
         self._arrays, self._sets, self._sizes = found.arrays, found.sets, found.sizes
 
     def unchanged(self) -> bool:
-        """Whether every name is still bound to the same object, and these hold the same values."""
+        """Whether each name is still bound to the same object, and each object has its values."""
         for where, name, value in self._entries:
             if where.get(name, MISSING) is not value:
                 return False
@@ -137,10 +137,10 @@ class Reads:
         return all(items == were for items, were in self._sets)
 
     def __reduce__(self) -> tuple:
-        return forgotten, ()  # of a copy nothing is known yet
+        return forgotten, ()  # a copy is examined afresh
 
     def tracing(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which JAX does not take what it has traced with other values for this."""
+        """A context in which JAX does not reuse what it has traced with other values."""
         return _values_read(self.key) if self.kept and _values_read else contextlib.nullcontext()
 
 
@@ -150,7 +150,7 @@ _values_read: Any = getattr(jax, "make_user_context", lambda: None)()
 def _contents(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # nothing yet
+    except ValueError:  # the cell is empty
         return MISSING
 
 
@@ -166,7 +166,7 @@ class _Walk:
     def __init__(self, names: frozenset[str]):
         self.wanted, self.names = names, frozenset()
         self.key: list = []
-        self.seen: dict[int, tuple[int, Any]] = {}  # with the objects, whose ids stay theirs
+        self.seen: dict[int, tuple[int, Any]] = {}  # keeps objects alive, and so their ids
         self.waiting: deque = deque()
         self.entries: dict[tuple[int, str], tuple] = {}  # (mapping, name, value)
         self.attributes: list[tuple] = []  # (object, name, value)
@@ -175,17 +175,17 @@ class _Walk:
         self.dicts: list[tuple] = []
         self.arrays: list[tuple] = []
         self.sets: list[tuple] = []
-        self.sizes: list[tuple] = []  # of mappings that may get names
+        self.sizes: list[tuple] = []  # of mappings, which may gain names
         self.data = self.jitted = False
 
     def visit_all(self, thing: object) -> None:
-        """Add a value and what it is made of, the nearest first."""
+        """Add a value and all that can be reached from it, the nearest first."""
         self.visit(thing)
         while self.waiting:
             self._look(self.waiting.popleft())
 
     def visit(self, thing: object) -> None:
-        """Add a value; one that is made of others waits for its turn."""
+        """Add a value; one that contains others is queued."""
         if isinstance(thing, ATOMS) and not (
             hasattr(thing, "__dict__") and not foreign(type(thing))
         ):
@@ -239,7 +239,7 @@ class _Walk:
             self._all("reference", [thing()])
         elif isinstance(thing, NUMBERS):
             self.key.append(repr(thing))
-            self._object(thing)  # of a class of its own
+            self._object(thing)  # an instance of a subclass
         elif isinstance(thing, list | deque):
             self.lists.append((thing, tuple(thing)))
             self._all("list", thing)
@@ -247,7 +247,7 @@ class _Walk:
             self._object(thing)
             return
         if isinstance(thing, CONTAINERS) and hasattr(thing, "__dict__"):
-            self._object(thing)  # of a class of its own
+            self._object(thing)  # an instance of a subclass
 
     def _all(self, kind: object, things: Collection[object]) -> None:
         self.key.append((kind, len(things)))
@@ -277,7 +277,7 @@ class _Walk:
                 self.visit(sys.modules[name])
 
     def _value(self, value: object, own: bool = True) -> None:
-        """A value that a function reads; one of the user's functions may read data."""
+        """A value that a function reads; what one of the user's (`own`) reads may be data."""
         if value is MISSING:
             self.key.append("missing")
             return
@@ -323,7 +323,7 @@ class _Walk:
                 self._named(vars(base), methods | self.wanted)
 
     def _object(self, thing: object) -> None:
-        """Attributes: of the user's own objects those whose names occur in functions."""
+        """The attributes of an object: for users' classes, those whose names occur in functions."""
         kind = type(thing)
         self.key.append(kind)
         self.visit(kind)
@@ -357,23 +357,23 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _has_foreign_methods(kind: type) -> bool:
-    """Whether a class of a library, which is not looked into, may read attributes of its own."""
+    """Whether methods of a library's base class, which are not examined, may read attributes."""
     return any(foreign(base) for base in kind.__mro__ if base not in PLAIN_BASES)
 
 
 def _keeps(fn: types.FunctionType) -> bool:
-    """Whether JAX keeps what it traces of functions given to this one, or wrapped in it."""
+    """Whether JAX caches what it traces of functions that `fn` is passed, or that it wraps."""
     wraps = fn.__closure__ is not None and hasattr(fn, "__wrapped__")
     return foreign(fn) and (fn.__name__ in TRACING_FUNCTIONS or wraps)
 
 
 def _is_tree(thing: object) -> bool:
-    """Whether JAX would take it apart, which reads all of it."""
+    """Whether JAX would flatten `thing`, and so read all of it."""
     return jax.tree.structure(thing) != jax.tree.structure(0)
 
 
 def current(owner: object) -> Reads:
-    """What an object with functions in it reads now; the same result as long as it is the same."""
+    """What the functions in an object read now: the same `Reads` until something changes."""
     kept = getattr(owner, "__dict__", None)
     if not isinstance(kept, dict):
         return Reads(owner)

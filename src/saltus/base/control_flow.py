@@ -1,8 +1,8 @@
 """Keeping the compiler from computing the same thing many times.
 
-XLA fuses cheap operations into each of their users. Where one decision feeds dozens of outputs that
-means dozens of copies of it: the loop of a bouncing ball was ten times its size. A call that is not
-inlined is a border that fusion does not cross.
+XLA fuses cheap operations into every operation that uses them. Where dozens of outputs depend on
+one decision, that makes dozens of copies of it: the loop of a bouncing ball was ten times as large.
+Fusion stops at a call that is not inlined.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .jax_names import low
 from .kernel import register, results_of_closed, run_closed
 from .types import Array, Aval, ClosedJaxpr, Flag, Jaxpr, T, Whole
 
-Programs: TypeAlias = tuple[ClosedJaxpr, ...]  # of the cases of a branch
+Programs: TypeAlias = tuple[ClosedJaxpr, ...]  # one for each case of a branch
 
 stage_p = Primitive("saltus_stage")
 stage_p.multiple_results = True
 
 
 def staged(fn: Callable[[], T]) -> T:
-    """`fn()`, computed once and not again in each of its users."""
+    """`fn()`, computed once and not again in each operation that uses it."""
     closed, shape = jax.make_jaxpr(fn, return_shape=True)()
     out = _bind(closed.jaxpr, closed.consts)
     return jax.tree.unflatten(jax.tree.structure(shape), out)
@@ -61,7 +61,7 @@ branch_p.multiple_results = True
 
 
 def branch(index: Whole, cases: Sequence[Callable[[], T]], lazy: bool = False) -> T:
-    """`cases[index]()`, like `lax.switch`; over lanes a lazy case is skipped if none needs it."""
+    """`cases[index]()`, like `lax.switch`; if `lazy`, a case that no lane needs is skipped."""
     traced = [jax.make_jaxpr(fn, return_shape=True)() for fn in cases]
     values: list = []
     for closed, _ in traced:
@@ -72,7 +72,7 @@ def branch(index: Whole, cases: Sequence[Callable[[], T]], lazy: bool = False) -
 
 
 def _with_arguments(closed: ClosedJaxpr, values: list[Array]) -> ClosedJaxpr:
-    """A closed-over jaxpr as one with `values` as its arguments."""
+    """A jaxpr that closes over some of `values` as one that has all of them as arguments."""
 
     def fn(*args: Array) -> list[Array]:
         places = [next(j for j, v in enumerate(values) if v is c) for c in closed.consts]
@@ -131,7 +131,7 @@ def _branch_run(index: Whole, *args: Array, programs: Programs, lazy: bool) -> l
 
 
 def _results(closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
-    """The results of a case; what it merely passes on is passed on as it is."""
+    """The results of a case; an argument that it returns unchanged is not computed."""
     invars = closed.jaxpr.invars
     out = jex.jaxpr_as_fun(closed)(*args)
     for j, var in enumerate(closed.jaxpr.outvars):
@@ -142,7 +142,7 @@ def _results(closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
 
 
 def _if_needed(needed: Flag, closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
-    """A case under a condition; what it merely passes on does not go through the condition."""
+    """A case under a condition; arguments that it returns unchanged stay outside of it."""
     invars = closed.jaxpr.invars
     passed = {
         j: next(k for k, v in enumerate(invars) if v is out)

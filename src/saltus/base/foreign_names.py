@@ -1,4 +1,4 @@
-"""Names that people bring from SciPy, diffrax, torchdiffeq, MATLAB and Julia, answered by ours."""
+"""Names from SciPy, diffrax, torchdiffeq, MATLAB and Julia, and what to write instead."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SYSTEM = "The system comes first: system = saltus.HybridSystem(flow=lambda now, p: ...)"
-_START = "The start says when and from where: saltus.Instant(t=0.0, x={...})"
-_SPAN = "The start has the first time, Instant(t=0.0, ...), and t1 is the last"
+_START = "The first time and state are the start: saltus.Instant(t=0.0, x={...})"
+_SPAN = "The first time is in the start, Instant(t=0.0, ...), and the last one is t1"
 _SAVE = "Write ts=jnp.linspace(t0, t1, 100), or leave it out and read sol(t) at any time"
-_DENSE = "Dense output is always there: read sol(t)"
-_STEP = "The steps belong to the method: method=saltus.Tsit5(first_step=..., max_step=...)"
+_DENSE = "Dense output is always available: read sol(t)"
+_STEP = "Step lengths belong to the method: method=saltus.Tsit5(first_step=..., max_step=...)"
 _FIXED = "For steps of one size write method=saltus.Tsit5(control=saltus.Fixed(0.01))"
 _RTOL = "Tolerances belong to the method: method=saltus.Tsit5(rtol=1e-8, atol=1e-8)"
 _METHOD = "Write method=saltus.Tsit5(), or saltus.Radau5() for stiff systems"
@@ -27,17 +27,17 @@ _STOPS = (
     "an input"
 )
 _DERIVATIVE = (
-    "Derivatives need no choice: jax.grad, jax.jacfwd and jax.hessian work on the same solve "
+    "There is no choice to make: jax.grad, jax.jacfwd and jax.hessian work on the same solve "
     "(sensitivity= and checkpoints= are for special cases)"
 )
 _JACOBIAN = "Jacobians are derived from the model; their sparsity is HybridSystem(sparsity=...)"
 _MASS = "A mass matrix belongs to the system: saltus.mass_matrix(mass, flow)"
 _OUTPUT = "What is saved belongs to the system: HybridSystem(flow, output=lambda now, p: ...)"
-_BATCH = "Many solves at once are jax.vmap over this one"
+_BATCH = "For many solves at once, apply jax.vmap to this one"
 _NOTHING = "It is not needed: leave it out"
 _PROGRESS = "There is no progress display in a solve; Ctrl-C keeps what was computed"
-_RAISE = "Write throw=False for a failed solve to be returned instead of raised"
-_MANY = "Write max_steps=... for the number of step attempts"
+_RAISE = "With throw=False, a failed solve returns what it has instead of raising an error"
+_MANY = "Write max_steps=... to limit the number of step attempts"
 _DOMAIN = "A bound that must not be passed is an event of the system: Event(..., terminal=True)"
 _PART = "It belongs to the system: saltus.HybridSystem(...)"
 _SLOPE = "A guess of x' belongs to the start: saltus.Instant(t=0.0, x={...}, dx={...})"
@@ -88,7 +88,7 @@ ARGUMENTS = {
 
 _VALUES = "sol.y has the outputs at the saved times sol.t, and sol(t) those at any time"
 _LOG = 'sol.events has t, which, before and after; sol.events.of("name").t those of one event'
-_WHY = "sol.error is None where all went well; sol.result says why a solve ended"
+_WHY = "sol.error is None if the solve succeeded; sol.result says why it ended"
 _WORK = "sol.stats has steps, rejected, evaluations, rows and events"
 _AT = "sol.at(t) has t, x, z, d and u at any time, sol.final at the end"
 
@@ -106,8 +106,8 @@ ATTRIBUTES = {
                      "iterations", "naccept", "nreject", "solver"), _WORK),
     **dict.fromkeys(("x", "z", "d", "state", "x1", "y1", "xf", "yf", "end", "lasty"), _AT),
     **dict.fromkeys(("t0", "t1", "tspan", "tend", "tf"), "sol.start and sol.last.t are the ends"),
-    **dict.fromkeys(("mode",), "sol.at(t).mode is the mode at any time, a place in sol.modes"),
-    **dict.fromkeys(("q", "cost", "rate", "quadrature"), "sol.integral is that of the rate"),
+    **dict.fromkeys(("mode",), "sol.at(t).mode is the mode at any time, an index into sol.modes"),
+    **dict.fromkeys(("q", "cost", "rate", "quadrature"), "sol.integral has integrals of the rate"),
     **dict.fromkeys(("params", "parameters", "args", "p", "prob"), "A solution does not keep p"),
     **dict.fromkeys(("todataframe", "df", "dataframe", "table"), "Write sol.to_pandas()"),
     **dict.fromkeys(("gradient", "grad", "sensitivity", "sensitivities", "adjoint"),
@@ -120,8 +120,8 @@ LOG = {
     **dict.fromkeys(("y", "ys", "yevents", "x", "z", "d", "state", "states", "values"),
                     "log.before and log.after have the instants on both sides, each with x, z, d"),
     **dict.fromkeys(("name", "kind", "kinds", "event", "index"),
-                    "log.which has the places of the events in log.names"),
-    **dict.fromkeys(("n", "size", "number", "length"), "log.count is how many there were"),
+                    "log.which has the index of each event in log.names"),
+    **dict.fromkeys(("n", "size", "number", "length"), "log.count is the number of events"),
     **dict.fromkeys(("select", "get", "filter", "named"), 'Write log.of("name")'),
 }  # fmt: skip
 
@@ -146,12 +146,12 @@ _RUN = (
     "events=..., set=...))"
 )
 _OPTIMISER = 'Write optimiser="lm", "gauss-newton", "l-bfgs-b", "trust", "ipopt" or "adam"'
-_ITERATIONS = "Write max_iterations=200, which every stage of a search may have"
-_TOLERANCE = "Write tolerance=... (those of the solver belong to it: method=saltus.Tsit5(rtol=...))"
-_GUESS = "The first guess is p, that of the Scenario or saltus.fit(system, data, p, start=...)"
+_ITERATIONS = "Write max_iterations=200, the limit for each stage of a search"
+_TOLERANCE = "Write tolerance=... (for the tolerance of a solve: method=saltus.Tsit5(rtol=...))"
+_GUESS = "The first guess is the p of the Scenario, or saltus.fit(system, data, p, start=...)"
 _OTHER_LOSS = (
-    "A fit compares outputs of the model with data: saltus.fit(scenario, data). Any other loss is "
-    "for saltus.minimise(loss, p)"
+    "A fit compares outputs of the model with data: saltus.fit(scenario, data). For any other "
+    "loss, write saltus.minimise(loss, p)"
 )
 _BOUNDS = 'Write bounds={"k": (0.0, 10.0)}'
 _NOISE = 'Write noise={"h": 0.01}, or saltus.Experiment(data, sd=...) for each point'
@@ -159,7 +159,7 @@ _DATA = 'The data come second: saltus.fit(scenario, {"t": times, "h": values}), 
 _WATCH = 'Write progress=True, or log="fit.jsonl"; fit.history has the iterations'
 _STARTS = 'Write search="multistart", starts=64, seed=0'
 
-# Arguments of other ways to fit, without capitals and underscores.
+# Arguments of other fitting functions, without capitals and underscores.
 FIT = {
     **dict.fromkeys(("columns", "column", "rename", "names", "t0", "events", "event", "set",
                      "inputs", "experiment"), _RUN),
@@ -185,7 +185,7 @@ FIT = {
     **dict.fromkeys(("nstarts", "restarts", "multistart", "key", "rng", "randomstate"), _STARTS),
     **dict.fromkeys(("tspan", "tend", "tf", "tfinal", "t2", "horizon"), "Write t1=..., the end"),
     **dict.fromkeys(("fixed", "fix", "vary"), 'Name what is free: free=["k", "start.v"]'),
-    **dict.fromkeys(("robust", "fscale"), 'Write likelihood="student" for outliers to count less'),
+    **dict.fromkeys(("robust", "fscale"), 'Write likelihood="student" to weight outliers less'),
     **dict.fromkeys(("prior", "regularization"), 'Write priors={"k": (mean, sd)}'),
     "scale": 'Write scales={"k": "log"}',
 }  # fmt: skip
@@ -195,7 +195,7 @@ _MINIMISE_LOSS = "The loss comes first, a JAX function of the parameters: saltus
 _MINIMISE_OPTIMISER = (
     'Write optimiser="l-bfgs-b", "trust", "ipopt", "slsqp", "adam" or an optax rule'
 )
-_MINIMISE_MANY = "Write max_iterations=..., of which every start may have so many"
+_MINIMISE_MANY = "Write max_iterations=..., the limit for each of the starts"
 _MINIMISE_TOLERANCE = "Write tolerance=..., and settings of an optimiser as options={name: value}"
 _MINIMISE_SUBJECT = (
     'Return constraints beside the loss, loss, {"name": value}, and bound them with '
@@ -206,7 +206,7 @@ _MINIMISE_WATCH = (
     'Iterations are in best.history; write progress=True or log="run.jsonl" to watch them'
 )
 _MINIMISE_STARTS = "Write starts=8 and seed=0 for several first guesses within the bounds"
-_MINIMISE_ARGS = "The loss has one argument: put others into it with lambda p: loss(p, data)"
+_MINIMISE_ARGS = "The loss has one argument: for others, write lambda p: loss(p, data)"
 
 # Arguments of other optimisers, for `minimise`.
 MINIMISE = {
@@ -233,10 +233,11 @@ MINIMISE = {
     "scale": 'Write scales={"name": "log"}',
 }  # fmt: skip
 
-# Attributes of other results, for what it returns.
+# Attributes of the results of other optimisers, for the result of `minimise`.
 MINIMUM = {
     **dict.fromkeys(("x", "xopt", "params", "parameters", "argmin", "solution"),
-                    "best.p has the parameters as they were given, best.values their numbers"),
+                    "best.p has the parameters, with the fields of the first guess, and "
+                    "best.values their numbers"),
     **dict.fromkeys(("fun", "fopt", "value", "cost", "fval", "objective", "minimum"),
                     "best.loss is the least loss"),
     **dict.fromkeys(("success", "status", "converged", "exitflag"),
@@ -248,7 +249,7 @@ MINIMUM = {
     **dict.fromkeys(("aux", "sol"), "best.extras has what the loss returned beside its value"),
 }  # fmt: skip
 
-# Optimisers of others, without capitals, underscores and hyphens.
+# Optimisers of other libraries, without capitals, underscores and hyphens.
 OPTIMISERS = {
     **dict.fromkeys(("lm", "leastsq", "trf", "dogbox", "levenbergmarquardt", "leastsquares"), "lm"),
     "gaussnewton": "gauss-newton",
@@ -285,7 +286,7 @@ def plain(name: str) -> str:
 
 
 def answered(fn: Callable[P, R], table: dict[str, str] = ARGUMENTS) -> Callable[P, R]:
-    """`fn`, which answers arguments that it does not have with what to write instead."""
+    """`fn`, with an error for each argument it does not have that says what to write instead."""
     known = inspect.signature(fn).parameters
     must = [name for name, v in known.items() if v.default is v.empty]
     unnamed = sum(v.kind is not v.KEYWORD_ONLY for v in known.values())
@@ -325,7 +326,7 @@ def missing(owner: object, what: str, name: str, table: dict[str, str]) -> Attri
 
 
 def method_named(word: str) -> str:
-    """What to write for a method that was given by a name from elsewhere."""
+    """What to write for a method that was given by its name in another library."""
     own = METHODS.get(plain(word).removeprefix("diffrax.").removesuffix("()"), "Tsit5")
     return f"saltus.{own}()"
 

@@ -1,4 +1,4 @@
-"""Names of JAX that have no stable home: each is looked up here, and has a way to do without.
+"""JAX functions whose module differs between versions: looked up here, each with a fallback.
 
 Everything else that saltus uses of JAX is in its public interface or in `jax.extend` and
 `jax.interpreters`, where it has been since the oldest version that `pyproject.toml` admits.
@@ -15,7 +15,7 @@ import jax
 from jax.core import ShapedArray, Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-# (module, name), newest home first
+# (module, name), the newest location first
 HOMES: dict[str, list[tuple[str, str]]] = {
     "jaxprs_in_params": [
         ("jax.extend.core", "jaxprs_in_params"),  # since 0.10
@@ -35,7 +35,7 @@ HOMES: dict[str, list[tuple[str, str]]] = {
 
 
 def found(name: str) -> Any:
-    """What a name stands for in this JAX, or None."""
+    """What a name stands for in the installed version of JAX, or None."""
     for module, attribute in HOMES[name]:
         with contextlib.suppress(ImportError, AttributeError):
             return getattr(importlib.import_module(module), attribute)
@@ -62,7 +62,7 @@ def inner_jaxprs(params: dict) -> Iterator[Jaxpr]:
 
 
 def aval_of(value: Var | Literal) -> ShapedArray:
-    """Shape and kind of a value in a program, which has to be an array."""
+    """The shape and dtype of a value in a program, which has to be an array."""
     aval = value.aval
     assert isinstance(aval, ShapedArray)
     return aval
@@ -72,7 +72,7 @@ def trace_state() -> object:
     """Equal for two moments between which no JAX transformation was entered or left."""
     if _opaque_state is not None:
         return _opaque_state(convention="flax")
-    return object()  # equal to none: certificates then say that they could not look
+    return object()  # equal to no other: certificates then report that they could not check
 
 
 def under_jit() -> bool:
@@ -83,14 +83,14 @@ def under_jit() -> bool:
 
 
 def line_of(traceback: object) -> contextlib.AbstractContextManager[None]:
-    """A context in which what is traced counts as written where `traceback` was made.
+    """A context in which traced operations are attributed to the line that `traceback` is of.
 
-    Without it, operations that were rewritten have no line of the user's."""
+    Without it, rewritten operations could not be attributed to a line of the user's code."""
     return contextlib.nullcontext() if _user_context is None else _user_context(traceback)
 
 
 class _Setting:
-    """A value for a while, that caches of compiled functions know nothing of."""
+    """A value set for a while; JAX's caches do not depend on it, so they are cleared."""
 
     def __init__(self, default: object):
         self.value = default
@@ -98,7 +98,7 @@ class _Setting:
     @contextlib.contextmanager
     def __call__(self, value: object) -> Iterator[None]:
         before, self.value = self.value, value
-        jax.clear_caches()  # what was compiled belongs to the value before
+        jax.clear_caches()  # what they hold was compiled with the previous value
         try:
             yield
         finally:
@@ -110,9 +110,9 @@ context_setting: Callable[[Any], Any] = found("make_user_context") or _Setting
 
 
 def bind_again(eqn: JaxprEqn, values: Iterable[Any]) -> Any:
-    """The operation of an equation on other values; those with rules of their own take these along.
+    """The operation of an equation on other values, with its custom rules if it has any.
 
-    Up to 0.9 the functions came beside the parameters, since then among them."""
+    Up to JAX 0.9 the rules were separate from the parameters, since then they are among them."""
     given = eqn.primitive.get_bind_params(eqn.params)
     functions, params = given if isinstance(given, tuple) else ((), given)
     return eqn.primitive.bind(*functions, *values, **params)
@@ -121,8 +121,8 @@ def bind_again(eqn: JaxprEqn, values: Iterable[Any]) -> Any:
 def scan_sizes(eqn: JaxprEqn) -> tuple[int, int]:
     """How many constants and how many carried values a `scan` has.
 
-    Read off the shapes, as what says so has other names since 0.12: an iteration sees rows of
-    what is scanned over, with one axis less, and everything else as it is."""
+    Found from the shapes, as the parameters with these numbers were renamed in JAX 0.12: within an
+    iteration, arrays that are scanned over have one axis fewer, and all others are the same."""
     inner = eqn.params["jaxpr"].jaxpr
     whole = lambda outer, own: len(outer.aval.shape) == len(own.aval.shape)
     carried = sum(map(whole, eqn.outvars, inner.outvars))
@@ -130,26 +130,26 @@ def scan_sizes(eqn: JaxprEqn) -> tuple[int, int]:
 
 
 def is_high(eqn: JaxprEqn) -> bool:
-    """Whether an operation stands for others and says itself which (`jnp.interp`, since 0.12)."""
+    """Whether an operation can be expanded into others (`jnp.interp`, since JAX 0.12)."""
     asked = getattr(eqn.primitive, "is_high", None)
     return asked is not None and bool(asked(*[v.aval for v in eqn.invars], **eqn.params))
 
 
 def hides_comparisons(eqn: JaxprEqn) -> bool:
-    """Whether an operation stands for comparisons only, without derivatives of its own."""
+    """Whether an operation expands into comparisons only, without derivatives of its own."""
     return is_high(eqn) and type(eqn.params.get("_prim")).__name__ in ("SearchSorted", "Nonzero")
 
 
 def expanded(eqn: JaxprEqn, values: Iterable[Any]) -> list[Any]:
-    """The operations that a high one stands for, on other values."""
+    """The results of an operation that can be expanded, on other values, by its expansion."""
     out = eqn.primitive.to_lojax(*values, **eqn.params)
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
 def low(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program with every operation that stands for others written out.
+    """The same program with every operation expanded that can be.
 
-    Programs that primitives of ours hold are compiled as they are, and have to be low."""
+    The programs inside saltus's own primitives are compiled as they are, and need this."""
     if not any(map(is_high, closed.jaxpr.eqns)):
         return closed
 

@@ -1,7 +1,7 @@
 """How programs and primitives are compiled, on every platform.
 
-`register` gives a primitive its rules, and is the only function that does. What a platform does
-otherwise than the rest is an entry of `KERNELS`: there, a loop is compiled as one kernel.
+`register` gives a primitive its rules, and is the only function that does. A platform with an entry
+in `KERNELS` is treated differently from the others: there, a loop is compiled as one kernel.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from jax.interpreters.mlir import ir
 from .jax_names import aval_of, inner_jaxprs, low
 from .types import Array, Aval, ClosedJaxpr, Equation, Jaxpr, Scalar, T, Tree
 
-Program: TypeAlias = Callable[..., Any]  # of arrays, to a list of arrays
+Program: TypeAlias = Callable[..., Any]  # from arrays to a list of arrays
 
 # XLA's CPU compiler runs a loop body as a list of small kernels, which costs a microsecond per
 # iteration. A call with these marks is compiled as one function instead: ten times faster for the
-# scalar loops here, and quicker to compile. Unknown to a compiler, they change nothing.
+# scalar loops here, and quicker to compile. A compiler that does not know the marks ignores them.
 _ONE_KERNEL = {"inlineable": "false", "xla_cpu_small_call": "true"}
 _ELEMENTWISE = [
     "add", "sub", "mul", "div", "neg", "sign", "abs", "max", "min", "pow", "integer_pow", "sqrt",
@@ -48,7 +48,7 @@ _CONTROL = [
     "while", "cond", "scan", "jit", "pjit", "closed_call", "core_call", "custom_jvp_call",
     "custom_vjp_call", "remat", "remat2", "checkpoint",
 ]  # fmt: skip
-_KNOWN = {*_ELEMENTWISE, *_SHAPES, *_CONTROL}  # and primitives of ours, see `register`
+_KNOWN = {*_ELEMENTWISE, *_SHAPES, *_CONTROL}  # and saltus's own primitives, see `register`
 
 
 def _fits(jaxpr: Jaxpr) -> bool:
@@ -70,7 +70,7 @@ def _fits(jaxpr: Jaxpr) -> bool:
 
 
 def _small_dot(eqn: Equation) -> bool:
-    """Matrix-vector products; larger ones are better left to the library."""
+    """Whether this is a small product with a vector; others are better left to the library."""
     (_, (batch_a, batch_b)) = eqn.params["dimension_numbers"]
     sizes = [aval_of(v).size for v in eqn.invars]
     ranks = [aval_of(v).ndim for v in eqn.invars]
@@ -78,7 +78,7 @@ def _small_dot(eqn: Equation) -> bool:
 
 
 def _library_sum(eqn: Equation) -> bool:
-    """Reductions that the compiler gives to a library, which it cannot call from one kernel."""
+    """Whether the compiler calls a library for this reduction, which a kernel cannot do."""
     if eqn.primitive.name not in ("reduce_sum", "reduce_max", "reduce_min"):
         return False
     operand = aval_of(eqn.invars[0])
@@ -86,7 +86,7 @@ def _library_sum(eqn: Equation) -> bool:
 
 
 def _touch(args: Sequence[Array]) -> Scalar:
-    """Something that depends on every argument: the compiler aborts on one that is not used."""
+    """A number that depends on every argument: the compiler aborts if one is not used."""
     return sum((jnp.real(jnp.ravel(a)[0]).astype(jnp.float64) for a in args), jnp.zeros(()))
 
 
@@ -105,7 +105,7 @@ def _cpu_kernel(fn: Program) -> Program:
         closed = low(jax.make_jaxpr(touched)(*given))
         if not _fits(closed.jaxpr):
             return jex.jaxpr_as_fun(closed)(*given)[:-1]
-        # Behind a barrier, the compiler cannot pull constants in and leave arguments unused.
+        # The barrier keeps the compiler from moving constants in, which leaves arguments unused.
         barrier = jax.lax.optimization_barrier
         return barrier(kernel_p.bind(*barrier(given), closed=closed))[:-1]
 
@@ -118,7 +118,7 @@ KERNELS: dict[str, Callable[[Program], Program]] = {"cpu": _cpu_kernel}  # by pl
 def one_kernel(fn: Program, platform: str | None) -> Program:
     """`fn` on flat arguments, compiled as one kernel where the platform and the model allow it.
 
-    Set the environment variable SALTUS_ONE_KERNEL=0 to do without.
+    Set the environment variable SALTUS_ONE_KERNEL=0 to switch this off.
     """
 
     def call(*args: Array) -> Sequence[Array]:
@@ -134,7 +134,7 @@ def platform_of(args: Sequence[Array]) -> str:
     return next(iter(jnp.asarray(args[0]).devices())).platform
 
 
-# -- programs outside of every other ---------------------------------------------------------------
+# -- programs that are not part of another ---------------------------------------------------------
 def always_compiled(fn: Callable, **options: Any) -> Callable:
     """`jax.jit(fn)`, also inside `jax.disable_jit()`, where a step would take milliseconds."""
     program = jax.jit(fn, **options)
@@ -150,7 +150,7 @@ def always_compiled(fn: Callable, **options: Any) -> Callable:
 
 
 def compiled_kernel(run: Program) -> Program:
-    """`run(*args, **params)` as one kernel, compiled once for all that have equal `params`."""
+    """`run(*args, **params)` as one kernel, compiled once for equal `params`."""
 
     @functools.lru_cache(maxsize=512)
     def compiled(platform: str, **params: Any) -> Callable:
@@ -182,11 +182,11 @@ def register(
 ) -> None:
     """Give a primitive its rules, for all transformations and on all platforms.
 
-    `run(*args, **params)` computes it and `abstract` says with which shapes; `batch`, `jvp` and
-    `transpose` are as JAX has them. On platforms with kernels it is compiled as one if `kernel`,
-    and can be part of others if `in_kernels`; a primitive that holds a program, `closed`, becomes a
-    call with `marks` for XLA's CPU compiler. Outside of every program it is computed by `impl`;
-    without one, it becomes a program of its own.
+    `run(*args, **params)` computes the result and `abstract` gives its shapes; `batch`, `jvp` and
+    `transpose` are JAX's rules. On platforms with an entry in `KERNELS` the primitive is compiled
+    as one kernel if `kernel`, and may be part of others if `in_kernels`; one that holds a program,
+    `closed`, becomes a call with `marks` for XLA's CPU compiler. Outside of `jit` it is computed by
+    `impl`, or without that as a compiled program of its own.
     """
     if in_kernels:
         _KNOWN.add(primitive.name)
@@ -236,7 +236,7 @@ def run_closed(*args: Array, closed: ClosedJaxpr) -> list[Array]:
 
 
 def results_of_closed(*avals: Aval, closed: ClosedJaxpr) -> list[Any]:
-    """The shapes of these results."""
+    """The shapes of the results of the program that a primitive holds."""
     return list(closed.out_avals)
 
 

@@ -1,7 +1,7 @@
-"""Pytrees <-> tuples of leaves, and the few operations on them.
+"""Conversion of pytrees to tuples of leaves and back, and a few operations on these tuples.
 
-A leaf is one of four kinds: `f` float (differentiated), `i` integer
-or bool (recorded), `k` random key (recorded as its integer data), `s` anything else (static).
+A leaf is of one of four kinds: `f` float (differentiated), `i` integer or bool (recorded), `k`
+random key (recorded as its integer data), `s` anything else (static).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Shape:
 
 
 def split(tree: Tree, floats_only: bool = False) -> tuple[Shape, Leaves, Leaves]:
-    """A pytree as (shape, float leaves, recorded leaves); `floats_only` makes integers float."""
+    """A pytree as (shape, float leaves, recorded leaves); `floats_only` makes integers floats."""
     flat, treedef = jax.tree_util.tree_flatten(tree)
     kinds, floats, others, statics, impls = [], [], [], [], []
     for leaf in flat:
@@ -128,7 +128,7 @@ def split(tree: Tree, floats_only: bool = False) -> tuple[Shape, Leaves, Leaves]
 def as_array(leaf: Number) -> Array:
     """An array of the leaf's own dtype; Python floats become float64, integers int64.
 
-    Never of a weak type: `jax.grad` of a Python float would compile everything a second time.
+    Its type is never weak: `jax.grad` with a Python float would compile everything a second time.
     """
     if isinstance(leaf, jax.Array):
         return jax.lax.convert_element_type(leaf, leaf.dtype) if leaf.weak_type else leaf
@@ -176,7 +176,7 @@ def rms(ratios: Sequence[Any]) -> Scalar:
 
 
 def check_precision() -> None:
-    """Everything here needs double precision, which saltus switches on when it is imported."""
+    """Raise an error unless JAX computes in double precision, as set when saltus is imported."""
     if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         raise RuntimeError(
             "saltus computes in double precision, which was switched off after saltus was "
@@ -191,7 +191,7 @@ def frozen(tree: T) -> T:
 
 
 def spelled(shape: Shape, root: str) -> list[str]:
-    """The float leaves of a pytree as Python."""
+    """Python expressions for the float leaves of a pytree: `x["v"]`."""
     tree = jax.tree_util.tree_unflatten(shape.treedef, list(shape.kinds))
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [expression(path, root) for path, kind in paths if kind == "f"]

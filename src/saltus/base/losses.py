@@ -1,4 +1,4 @@
-"""Losses as people hand them over: compiled or not, of any tree of parameters, scalar."""
+"""Losses as users pass them: compiled or not, of any pytree of parameters, one number each."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from .types import Array, Params, Scalar, T
 
 
 def promoted(leaf: T) -> T | Array:
-    """Whole numbers as floats: a gradient is asked for."""
+    """Integers as floats, because a gradient is to be taken."""
     dtype = getattr(leaf, "dtype", type(leaf))
     whole = dtype is int or (dtype is not bool and jnp.issubdtype(dtype, jnp.integer))
     return jnp.asarray(leaf, jnp.float64) if whole else leaf
 
 
 def _is_float(leaf: object) -> bool:
-    """Also of what is traced, of which equinox's own question is not answered by every jax."""
+    """Also for tracers, for which equinox's own test does not work in every version of JAX."""
     if isinstance(leaf, jax.Array | np.ndarray | np.generic):
         return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
     return isinstance(leaf, float | complex)
 
 
 def numbers_of(p: Params, owner: str) -> tuple[Any, Callable[[Any], Any]]:
-    """The numbers in p, whole ones as floats, and how p is put together again."""
+    """The numbers in p, integers as floats, and a function that puts p together again."""
     if callable(p) and not jax.tree.leaves(eqx.filter(p, eqx.is_array_like)):
         raise TypeError(f"{owner}: p is a function. The function comes first, then p.")
     numbers, others = eqx.partition(jax.tree.map(promoted, p), _is_float)
     if not jax.tree.leaves(numbers):
-        raise ValueError(f"{owner}: p is {picture(p)}, which has no numbers to differentiate in.")
+        raise ValueError(f"{owner}: p is {picture(p)}, which has no numbers.")
     return numbers, lambda q: eqx.combine(q, others)
 
 
 def of_numbers(loss: Callable, p: Params, owner: str) -> tuple[Callable, Any]:
-    """A loss as a function of the numbers in p; functions in p (of a network) stay as they are."""
+    """A loss as a function of the numbers in p, with what else is in p (functions) held fixed."""
     numbers, whole = numbers_of(p, owner)
     if jax.tree.structure(numbers) == jax.tree.structure(p):
         return loss, numbers
@@ -52,9 +52,9 @@ _JITTED: Any = (type(jax.jit(lambda: 0)), type(eqx.filter_jit(lambda: 0)))
 
 
 def uncompiled(fn: Callable) -> Callable:
-    """What `jax.jit` or `equinox.filter_jit` was given; every other function as it is.
+    """The function inside a `jax.jit` or `equinox.filter_jit`; any other function as it is.
 
-    `__wrapped__` alone says nothing: a decorator may do anything with the function it wraps."""
+    To have `__wrapped__` is not enough: other decorators may change what the function does."""
     if isinstance(fn, types.MethodType):
         inner = uncompiled(fn.__func__)
         return fn if inner is fn.__func__ else types.MethodType(inner, fn.__self__)
@@ -63,12 +63,12 @@ def uncompiled(fn: Callable) -> Callable:
         return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
     if not isinstance(fn, _JITTED):
         return fn
-    # `wraps` may set `__wrapped__` anew
+    # `functools.wraps` may have replaced `__wrapped__`
     return uncompiled(getattr(fn, "_fun", None) or getattr(fn, "__wrapped__"))  # noqa: B009
 
 
 def unless_nan(value: Scalar, gradient: T) -> T:
-    """The gradient of a loss, which is no number where the loss is none: not zero."""
+    """The gradient of a loss: NaN, and not zero, where the loss is not finite."""
     finite = jnp.isfinite(value)
     return jax.tree.map(lambda g: jnp.where(finite, g, jnp.nan), gradient)
 

@@ -26,12 +26,12 @@ class UnknownName(ValueError):
 
 
 class WrongValue(ValueError):
-    """A value that does not fit what it is to replace."""
+    """A value that does not fit the one it should replace."""
 
 
 # -- names --------------------------------------------------------------------------------------
 def leaf_names(tree: Tree, root: str = "") -> list[str]:
-    """The names of the numbers and arrays in a pytree; one that is a leaf is called `root`."""
+    """The names of the numbers and arrays in a pytree; a pytree that is a leaf is called `root`."""
     return list(_numbers(tree, root))
 
 
@@ -46,13 +46,13 @@ def entries(name: str, leaf: Number) -> list[str]:
 
 
 def entry_name(name: str, index: Iterable[int | np.integer]) -> str:
-    """The name of one entry: `w[2]`, `A[0,1]`; without an index, that of the whole."""
+    """The name of one entry: `w[2]`, `A[0,1]`; for an empty index, `name` itself."""
     inside = ",".join(map(str, index))
     return f"{name}[{inside}]" if inside else name
 
 
 def value_of(tree: Tree, name: str, root: str = "") -> Any:
-    """What is called `name`: a leaf, or an entry of one."""
+    """The value with this name: a leaf, or an entry of one."""
     leaves = _numbers(tree, root)
     at, index = _locate(leaves, name)
     return leaves[at] if index is None else leaves[at][index]
@@ -121,10 +121,10 @@ def last_name(name: str) -> str:
 def with_values(
     tree: Tree, values: Mapping[str, Any], root: str = "", any_shape: bool = False
 ) -> Tree:
-    """The same pytree with some of its numbers replaced, each called by its name.
+    """The same pytree with some of its numbers replaced, each by name.
 
     A value is a number or an array of the leaf's shape (of any shape if `any_shape`), possibly
-    traced. Whole numbers become floats where a value is one.
+    traced. An integer leaf becomes a float if its new value is one.
     """
     new = _numbers(tree, root)
     for name, value in values.items():
@@ -211,13 +211,13 @@ def named(tree: Tree, root: str) -> dict[str, Any]:
 
 
 def leaf_name(path: Sequence[Any], root: str) -> str:
-    """The name of a leaf; without a name of its own, it begins with `root`."""
+    """The name of a leaf; if its path has no name at the front, `root` is put there."""
     name = path_name(path)
     return root + name if not name or name.startswith("[") else name
 
 
 def unit_of(units: Units, name: str) -> str:
-    """The unit of `name`: of its full name, of the name without indices, or of its last part."""
+    """The unit listed for a full name, for the name without indices, or for its last part."""
     table = dict(units or ())
     for key in (name, whole_name(name), last_name(name)):
         if key in table:
@@ -232,7 +232,7 @@ def label(name: str, units: Units) -> str:
 
 
 def dotted_name(path: Sequence[Any]) -> str:
-    """A path through a pytree with dots alone: `arm.q.2`."""
+    """A path through a pytree with dots only: `arm.q.2`."""
     parts = []
     for key in path:
         name = getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))

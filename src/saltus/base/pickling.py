@@ -1,4 +1,4 @@
-"""Copies of results, and results in other processes: what cannot go there is left behind."""
+"""Copying and pickling results: a placeholder replaces what cannot be pickled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self
 
 
 class LeftBehind:
-    """In the place of something that another process cannot import; says so when it is used."""
+    """A placeholder for a value that could not be pickled; using it is an error that says so."""
 
     def __init__(self, what: str):
         self.__dict__["what"] = what
@@ -25,17 +25,17 @@ class LeftBehind:
         return (
             f"{self.what} was left behind when this was pickled, because it contains a lambda or a "
             "function inside another one: define the model's functions at the top of a module, or "
-            "ask for this before pickling."
+            "use it before pickling."
         )
 
 
 def portable(state: dict[str, Any], owner: str) -> dict[str, Any]:
-    """The attributes of an object, those that cannot be pickled replaced by a word about it."""
+    """The attributes of an object, with a placeholder for each that cannot be pickled."""
 
     def one(name: str, value: object) -> object:
         try:
             pickle.dumps(value)
-        except Exception:  # every library has its own
+        except Exception:  # each library raises a different one
             return LeftBehind(f"{owner}.{name.lstrip('_')}")
         return value
 
@@ -43,7 +43,7 @@ def portable(state: dict[str, Any], owner: str) -> dict[str, Any]:
 
 
 class Unchanging:
-    """Its own copy: nothing in it can change."""
+    """An object that is its own copy, because nothing in it can change."""
 
     def __copy__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class Unchanging:
 
 
 class Portable:
-    """Pickled as far as possible; copied within a process as it is."""
+    """An object that is pickled as far as possible, and copied completely within a process."""
 
     def __getstate__(self) -> dict[str, Any]:
         return portable(vars(self), type(self).__name__)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Result(enum.IntEnum):
-    """The outcome of a solve. Values up to `terminated` are good news."""
+    """The outcome of a solve: why it ended. `success` and `terminated` are no failures (`ok`)."""
 
     running = -1
     success = 0
@@ -133,13 +133,13 @@ MESSAGES: dict[Result, tuple[str, str]] = {
     ),
     Result.grazing: (
         'A guard touches zero without crossing it, and `on_grazing` is "raise": whether the event '
-        "happens here depends on the last digit, and nothing has a derivative.",
-        'Move the parameters, or write on_grazing="fire" or "ignore".',
+        "happens here depends on the last digit, and no derivative exists.",
+        'Change the parameters, or write on_grazing="fire" or "ignore".',
     ),
     Result.interrupted: (
-        "It was stopped by hand (Ctrl-C).",
-        "What was computed until then is in `error.solution`; to go on from there, start another "
-        "solve at `error.solution.last`.",
+        "The solve was stopped by hand (Ctrl-C).",
+        "What was computed until then is in `error.solution`; to continue from there, start "
+        "another solve at `error.solution.last`.",
     ),
     Result.invalid_time: (
         "The start's t, or t1, is NaN or infinite.",
@@ -156,7 +156,7 @@ MESSAGES: dict[Result, tuple[str, str]] = {
     ),
     Result.invalid_period: (
         "The period of `every` is not a positive number, or its offset is not finite.",
-        "Keep the period positive, as the exponential of a parameter is.",
+        "Keep the period positive: for example, make it the exponential of a parameter.",
     ),
     Result.invalid_mode: (
         "The number of the mode, in the start or after a reset, is not one of the automaton's.",
@@ -168,8 +168,8 @@ MESSAGES: dict[Result, tuple[str, str]] = {
         "Write rtol and atol from 0 to 1, one of them above 0, and step lengths above 0.",
     ),
     Result.backward_unknown: (
-        "Time runs backward, which was not known when the program was made, and this model has "
-        "events that are undone then, or that cannot be.",
+        "Time runs backward, which was not known when the program was compiled, and this model has "
+        "events that have to be undone, or cannot be.",
         "Give the start's t and t1 as numbers: close over them instead of passing them to `jit` or "
         "`vmap`.",
     ),
@@ -206,7 +206,7 @@ class SolveError(RuntimeError):
         self.advice = result.advice if advice is None else advice
 
     def retold(self, text: str) -> SolveError:
-        """The same error in other words."""
+        """The same error with another text."""
         return _restored(type(self), text, dict(self.__dict__))
 
     def __reduce__(self) -> tuple[Callable[..., SolveError], tuple[Any, ...]]:
@@ -226,27 +226,27 @@ def _restored(kind: type[SolveError], text: str, attributes: dict[str, Any]) -> 
 
 
 class EventError(SolveError):
-    """Events that leave the solve no way on: too many, endless, at rest, chattering, grazing."""
+    """A solve stopped at events: too many, an endless chain, at rest, chattering or grazing."""
 
 
 class ZenoError(EventError):
-    """Events that accumulate; `values["accumulation time"]` is where."""
+    """A solve stopped where events accumulate, at the time `values["accumulation time"]`."""
 
 
 class StepError(SolveError):
-    """Steps that came to nothing: too many, too short, or without a solution."""
+    """A solve stopped at its steps: too many, too short, or equations without a solution."""
 
 
 class NonFiniteError(SolveError):
-    """A model function that gave NaN or infinity; `values` has its name and value."""
+    """A model function returned NaN or infinity; `values` has its name and value."""
 
 
 class ConstraintError(SolveError):
-    """Algebraic states that do not exist, or differential ones that violate the constraint."""
+    """No algebraic states were found, or the differential states violate the constraint."""
 
 
 class SolveInterrupted(SolveError, KeyboardInterrupt):
-    """A solve was stopped by hand. Whatever handles a KeyboardInterrupt handles this one too."""
+    """A solve was interrupted with Ctrl-C. It is a KeyboardInterrupt, and can be caught as one."""
 
 
 KINDS: dict[Result, type[SolveError]] = {

@@ -1,4 +1,4 @@
-"""Long work in passes: compiled code sees no signal, so it comes back to Python now and then."""
+"""Long computations in passes: compiled code cannot see Ctrl-C, so it returns to Python often."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from jax.extend import core as jex
 from .kernel import always_compiled, one_kernel
 from .types import Array, ClosedJaxpr, Flag, Tree, Treedef, Whole
 
-PASS_SECONDS = 0.5  # what a pass should take
-TRIAL_ITERATIONS = 8  # of the pass by which the first long one is planned
+PASS_SECONDS = 0.5  # the time that a pass should take
+TRIAL_ITERATIONS = 8  # of the first pass, whose time determines the length of the second
 MIN_TIMED_SECONDS = 0.02  # the time of a shorter pass is mostly overhead
 MAX_PASSED_BYTES = 2**20  # a larger reel is made inside the program that fills it
 MAX_REEL_ENTRIES = 2**14  # of a long reel
@@ -27,15 +27,16 @@ MAX_REEL_BYTES = 2**24  # of a long reel
 
 
 class Work:
-    """Work that can be left and gone on with, on a tape without an end.
+    """A loop that can be interrupted and continued, and that writes a tape of any length.
 
-    `opening(*args)` gives the first state, `room(state, size)` an empty reel of tape for it, with
-    `size` entries and one more, and `going(state, reel, args, limit, base)` goes on for at most
-    `limit` iterations and also returns their number; `base` entries are on the reels before.
-    `used(state)` is the number of entries, of each lane or of all.
+    The tape is made of reels, arrays of fixed length. `opening(*args)` gives the first state,
+    `room(state, size)` an empty reel of `size + 1` entries, and `going(state, reel, args, limit,
+    base)` the state and the reel after at most `limit` iterations, and their number, where `base`
+    entries are on earlier reels. `used(state)` is the number of entries so far, of all lanes
+    together or of each.
 
-    The first reel is short, all others have one length: however long the work, there are two
-    programs.
+    The first reel is short and all others have the same length, so that there are two programs
+    however many iterations there are.
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class Work:
         self._begun: dict = {}
         self._empty: dict = {}
         self._programs: dict = {}
-        self._lengths: dict = {}  # of the tapes that were handed on, by shape
+        self._lengths: dict = {}  # of the tapes that were returned, by shape
 
     def complete(
         self, args: Sequence[Array], shape: Hashable, status: Callable
     ) -> tuple[Any, Any, bool]:
-        """State and tape at the end, and whether Ctrl-C has ended it.
+        """State and tape at the end, and whether Ctrl-C was the reason to end.
 
         `status(state, size)` says whether there is more to do, and whether the tape is full.
         """
@@ -87,7 +88,7 @@ class Work:
                     flat = jax.tree.leaves(flat)
 
     def _long(self, reel: Tree) -> int:
-        """The size of later reels: long, but not large."""
+        """The size of later reels: many entries, but not too many bytes."""
         row = sum(v.nbytes for v in jax.tree.leaves(reel)) / (self.size + 1)
         size = self.size
         while 4 * size <= min(MAX_REEL_ENTRIES, MAX_REEL_BYTES / row):
@@ -95,14 +96,14 @@ class Work:
         return size
 
     def _reel(self, state: Tree, shape: Hashable, size: int) -> Tree:
-        """An empty one."""
+        """An empty reel."""
         structure, flat = self._blank(state, shape, size)
         if flat:
             return jax.tree.unflatten(structure, flat)[1]
         return _zeros(jax.eval_shape(functools.partial(self.room, size=size), state))
 
     def _tape(self, shape: Hashable, state: Tree, reels: list[Tree], last: Tree) -> Tree:
-        """All reels as one tape, of a length that was used before if there is one."""
+        """All reels as one tape, if possible of a length that was used before."""
         used = np.asarray(self.used(state))
         length = self._length(shape, int(np.max(used, initial=0)))
         if not reels and length == self.size:
@@ -110,7 +111,7 @@ class Work:
         return jax.tree.map(functools.partial(_joined, used, length), *reels, last)
 
     def _length(self, shape: Hashable, most: int) -> int:
-        """One of few lengths, since every one has its own programs for what is done with tapes."""
+        """One of few lengths, since programs that read a tape are compiled for each length."""
         length = self.size
         while length < most:
             length *= 4
@@ -120,7 +121,7 @@ class Work:
         return min(near, default=length)
 
     def _first(self, args: Sequence[Array], shape: Hashable) -> tuple[ClosedJaxpr, Tree]:
-        """The opening as a program, and zeros like what it gives."""
+        """The opening as a program, and zeros with the shapes of its result."""
         if shape not in self._begun:
             closed, state = jax.make_jaxpr(self.opening, return_shape=True)(*args)
             self._begun[shape] = closed, _zeros(state)
@@ -138,7 +139,7 @@ class Work:
     def _program(
         self, begun: ClosedJaxpr, structure: Treedef, shape: Hashable, size: int, bare: bool
     ) -> Program:
-        """The pass over a reel of some size; a bare one makes its state and reel itself."""
+        """The pass over a reel of this size; a `bare` one makes its first state and reel itself."""
         key = (shape, size, bare)
         if key not in self._programs:
             flat = functools.partial(self._pass, begun, structure, size if bare else None)
@@ -159,7 +160,7 @@ class Work:
         else:
             tree = jax.tree.structure(jax.tree.unflatten(structure, [0] * structure.num_leaves)[0])
             first = jex.jaxpr_as_fun(begun)(*args)
-            first = [v if hasattr(v, "shape") else jnp.asarray(v) for v in first]  # known numbers
+            first = [v if hasattr(v, "shape") else jnp.asarray(v) for v in first]  # constants
             state = jax.tree.unflatten(tree, first)
             tape = self.room(state, size=bare)
         state, tape, count = self.going(state, tape, list(args), limit, base)
@@ -174,19 +175,20 @@ class Program:
         self.compiled = False
 
     def timed(self, limit: int, fresh: bool, base: int, given: list) -> tuple[list, int, float]:
-        """What at most `limit` iterations give, how many it were, and in how many seconds."""
+        """The results of at most `limit` iterations, how many there were, and the seconds taken."""
         start = time.perf_counter()
         *results, count = self.call(_whole(limit), _flag(fresh), _whole(base), *given)
-        count = int(np.asarray(count))  # waits
+        count = int(np.asarray(count))  # waits for the result
         return results, count, time.perf_counter() - start
 
 
 class Passes:
-    """Passes of about half a second each; within them Ctrl-C waits for its turn.
+    """Passes of about half a second each; Ctrl-C takes effect between them.
 
-    Without that, the interrupt would hit Python just as a pass returns, and lose its results; or
-    while the garbage is collected, and be lost itself. Pressed twice, it does not wait. A handler
-    of the user's own is called as ever; if it raises nothing, the work goes on.
+    Otherwise the interrupt could arrive just as a pass returns, and its results would be lost, or
+    during garbage collection, and the interrupt would be lost. Pressed twice, it takes effect at
+    once. A handler that the user has installed is called as usual; if it raises nothing, the loop
+    continues.
     """
 
     def __init__(self, rates: dict, shape: Hashable):
@@ -202,7 +204,7 @@ class Passes:
         self._release()
 
     def run(self, program: Program, fresh: bool, base: int, given: list) -> list:
-        """One pass; of no iterations if it has to be compiled first."""
+        """One pass; it has no iterations if it still has to be compiled."""
         limit = self._limit() if program.compiled else 0
         results, count, seconds = program.timed(limit, fresh, base, given)
         program.compiled = True
@@ -211,20 +213,20 @@ class Passes:
         return results
 
     def look(self) -> None:
-        """Let Ctrl-C through, if it was pressed."""
+        """Call the handler of Ctrl-C now, if it was pressed."""
         if self._noted is not None:
             self._release()
             self._hold()
 
     def _limit(self) -> int:
-        """The power of two below the iterations of one pass: few different numbers."""
+        """The iterations of one pass, rounded down to a power of two: few different numbers."""
         if self.shape not in self.rates:
             return TRIAL_ITERATIONS
         most = PASS_SECONDS / max(self.rates[self.shape], 1e-9)
         return 2 ** math.floor(math.log2(most)) if most > 1 else 1
 
     def _learn(self, seconds: float, rate: float) -> None:
-        """Short passes are mostly overhead: they can only show that iterations take less time."""
+        """Update the seconds per iteration; short passes, mostly overhead, can only lower them."""
         old = self.rates.get(self.shape, rate)
         self.rates[self.shape] = min(rate, 4 * old if seconds > MIN_TIMED_SECONDS else old)
 
@@ -261,7 +263,7 @@ def _flag(value: bool) -> Flag:
 
 def _zeros(tree: Tree) -> Tree:
     def one(v: jax.ShapeDtypeStruct) -> Array:
-        plain = isinstance(v.dtype, np.dtype)  # keys are not
+        plain = isinstance(v.dtype, np.dtype)  # false for random keys
         return jnp.asarray(np.zeros(v.shape, v.dtype)) if plain else jnp.zeros(v.shape, v.dtype)
 
     return jax.tree.map(one, tree)
@@ -270,7 +272,7 @@ def _zeros(tree: Tree) -> Tree:
 def _joined(used: np.ndarray, length: int, *parts: Array) -> Array:
     """The entries of all reels in one array, and zeros after the last one of each lane."""
     *before, last = parts
-    if not isinstance(last.dtype, np.dtype):  # keys
+    if not isinstance(last.dtype, np.dtype):  # random keys
         rest = jnp.zeros((length + 1, *last.shape[1:]), last.dtype)
         return jnp.concatenate([*(v[:-1] for v in before), last, rest])[: length + 1]
     whole, place = np.zeros((length + 1, *last.shape[1:]), last.dtype), 0

@@ -1,8 +1,8 @@
 """Small rewrites of model functions, so that the loop stays one kernel.
 
-`x.at[3].set(v)` is a scatter, which a kernel cannot hold; with indices that are known it is a few
-updates of slices. A product of small matrices would be given to a library; written out as products
-and sums it stays.
+`x.at[3].set(v)` is a scatter, which a kernel cannot contain; if its indices are known, it is
+replaced by a few updates of slices. For a product of small matrices a library would be called;
+written out as products and sums it stays in the kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .jax_names import aval_of, bind_again, expanded, hides_comparisons, inner_j
 from .types import Array, Atom, ClosedJaxpr, Equation, Jaxpr, T
 
 SCATTERS = ("scatter", "scatter-add")
-CALLS = ("scan", "while", "cond", "jit", "pjit")  # with programs inside
+CALLS = ("scan", "while", "cond", "jit", "pjit")  # operations that contain programs
 MAX_WINDOWS = 16  # of a scatter that is written out
 MAX_TERMS = 1024  # of a product of matrices that is written out
 
@@ -38,9 +38,9 @@ def awkward(jaxpr: Jaxpr) -> bool:
 
 
 def line_kept(eqn: Equation, top: bool = True) -> contextlib.AbstractContextManager[None]:
-    """What is traced inside counts as written on the user's line of an operation.
+    """A context in which traced operations are attributed to the user's line of `eqn`.
 
-    Not below the top: programs of inner calls are shared, and have the line of their first use.
+    Only at the top level: programs of inner calls are shared, and have the line of their first use.
     """
     return line_of(eqn.source_info.traceback) if top else contextlib.nullcontext()
 
@@ -82,7 +82,7 @@ def _hides(jaxpr: Jaxpr) -> bool:
 
 
 def _shown(eqn: Equation) -> Equation:
-    """A loop, conditional or call, by its own name, with the comparisons inside written out."""
+    """The same loop, conditional or call with the comparisons inside it written out."""
 
     def shown(value: T) -> T | ClosedJaxpr:
         if isinstance(value, tuple):
@@ -97,7 +97,7 @@ def _shown(eqn: Equation) -> Equation:
 
 
 def _is_small_product(eqn: Equation) -> bool:
-    """A product of matrices or vectors with few terms."""
+    """Whether this is a product of matrices or vectors with few terms."""
     if eqn.primitive.name != "dot_general":
         return False
     (contracted, _), _ = eqn.params["dimension_numbers"]
@@ -126,7 +126,7 @@ def _product(eqn: Equation, a: Array, b: Array) -> Array:
 
 
 def _bind(eqn: Equation, values: list) -> list:
-    """The operation as it is; carried out at once where everything is known."""
+    """The same operation; it is evaluated at once if all its operands are known."""
     if values and not any(isinstance(v, core.Tracer) for v in values):
         with jax.ensure_compile_time_eval():
             out = bind_again(eqn, values)
@@ -136,7 +136,7 @@ def _bind(eqn: Equation, values: list) -> list:
 
 
 def _simple(eqn: Equation, values: list[Array]) -> bool:
-    """Whether all places are known, few, and inside."""
+    """Whether the windows of a scatter are few, and known to lie inside the array."""
     operand, indices, _ = values
     numbers = eqn.params["dimension_numbers"]
     if isinstance(indices, core.Tracer) or numbers.operand_batching_dims:

@@ -13,7 +13,7 @@ from .types import Number, Tree
 
 
 def number(value: Number, digits: int = 6, zeros: bool = False) -> str:
-    """A number with so many digits, with trailing zeros for columns; integers as they are."""
+    """A number to `digits` digits, with trailing zeros if `zeros`; integers as they are."""
     value = np.asarray(value)[()]
     if not isinstance(value, float | np.floating):
         return f"{value}"
@@ -21,7 +21,7 @@ def number(value: Number, digits: int = 6, zeros: bool = False) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Columns under their heads, numbers to the right, columns in `left` to the left."""
+    """A table with the headings `head`; columns are aligned right, those in `left` left."""
     cells = [list(head), *(list(row) for row in rows)]
     widths = [max(len(line[k]) for line in cells) for k in range(len(head))]
 
@@ -48,7 +48,7 @@ def derivatives(
 
 # -- files ---------------------------------------------------------------------------------------
 def write_columns(path: Path, columns: Mapping[str, Iterable[Any]]) -> Path:
-    """A file with one named column after the other."""
+    """Write a CSV file with these columns and their names."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -57,7 +57,7 @@ def write_columns(path: Path, columns: Mapping[str, Iterable[Any]]) -> Path:
 
 
 def _cell(value: Any) -> object:
-    """Floats so that they read back as they were; NaN as an empty cell."""
+    """A value for a CSV file: floats with all their digits, NaN as an empty cell."""
     value = value.item() if hasattr(value, "dtype") else value
     if isinstance(value, float):
         return "" if np.isnan(value) else repr(value)
@@ -65,7 +65,7 @@ def _cell(value: Any) -> object:
 
 
 def picture(tree: Tree) -> str:
-    """A short picture of a structure: names, not values."""
+    """A short text that shows a structure: names and shapes, not values."""
     if isinstance(tree, dict):
         return "{" + ", ".join(f"{k!r}: {picture(v)}" for k, v in tree.items()) + "}"
     if isinstance(tree, tuple | list):

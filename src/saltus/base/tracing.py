@@ -1,7 +1,8 @@
-"""User functions as closed programs: traced once, their closed-over values hoisted.
+"""User functions as programs: traced once, with the values they close over as arguments.
 
-A function rebuilt inside a loss is a new Python object but the same program; `Traced` compares by
-a canonical form of the jaxpr, so that everything compiled for it is found again.
+A function that is defined again on each call of a loss is a new Python object but the same program.
+`Traced` objects are compared by a canonical form of the jaxpr, so that what was compiled for one is
+used for the other.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def trace(fn: Callable, avals: Sequence[jax.ShapeDtypeStruct]) -> tuple[Traced, 
 
 
 def intern(jaxpr: Jaxpr) -> Traced:
-    """The one `Traced` for all jaxprs that read alike."""
+    """The `Traced` shared by all jaxprs with the same canonical form."""
     key = canonical(jaxpr)
     found = _interned.get(key)
     if found is None:
@@ -69,7 +70,7 @@ def intern(jaxpr: Jaxpr) -> Traced:
 
 
 class _Key:
-    """A hash computed once."""
+    """A value whose hash is computed once."""
 
     __slots__ = ("__weakref__", "hash", "value")
 

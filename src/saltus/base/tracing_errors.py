@@ -1,4 +1,4 @@
-"""What to say where a model function cannot be traced."""
+"""Error messages for model functions that cannot be traced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .user_code import line_of_error, raised_here
 
 # -- functions that cannot be traced ------------------------------------------------------------
 NOTE = "In the model: "
-# Errors of functions that need a value where there is a placeholder: what happened, what to write.
+# Errors of functions that need a value but get a placeholder: what happened, and what to write.
 UNKNOWN: dict[type[Exception], tuple[str, str]] = {
     jax.errors.TracerBoolConversionError: (
         "a Python condition (if, while, and, or, not, min, max, bool)",
@@ -20,8 +20,8 @@ UNKNOWN: dict[type[Exception], tuple[str, str]] = {
         "or and not; jnp.minimum and jnp.maximum for min and max",
     ),
     jax.errors.TracerArrayConversionError: (
-        "a NumPy function, or another that is not made with JAX,",
-        "{jnp} (import jax.numpy as jnp), and so with other functions",
+        "a NumPy function, or another that is not written with JAX,",
+        "{jnp} (import jax.numpy as jnp), and likewise for other functions",
     ),
     jax.errors.TracerIntegerConversionError: (
         "an index of a list, a range or a size",
@@ -42,7 +42,7 @@ UNTRACEABLE = tuple(UNKNOWN)
 
 
 def untraceable(owner: str, error: Exception) -> TypeError:
-    """An error of tracing in words about the model function in which it arose."""
+    """A tracing error, explained in terms of the model function in which it arose."""
     what, write = next(words for kind, words in UNKNOWN.items() if isinstance(error, kind))
     place, line = line_of_error(error)
     used = [f for f in re.findall(r"\b(?:np|numpy|math)\.(\w+)", line) if hasattr(jnp, f)]
@@ -58,8 +58,8 @@ def untraceable(owner: str, error: Exception) -> TypeError:
 
 
 def noted(owner: str, error: Exception) -> None:
-    """Add to an error in which model function, and where, it arose."""
+    """Add a note to an error that says in which model function, and on which line, it arose."""
     if raised_here(error) or any(note.startswith(NOTE) for note in getattr(error, "__notes__", ())):
-        return  # it says so itself
+        return  # its text says so already
     place, _ = line_of_error(error)
     error.add_note(f"{NOTE}{owner}{place and f', at {place}'}.")

@@ -1,8 +1,8 @@
-"""The words that signatures use for values, from a traced number to a tree of parameters.
+"""The names of types in signatures, from a traced number to a pytree of parameters.
 
 What is computed inside a model is a `jax.Array`, traced or not. The names below say which shape and
-meaning it has; a checker sees one type. What a user may hand over is wider: numbers, NumPy arrays,
-trees of them.
+meaning it has; to a type checker they are all the same. Users may also pass numbers, NumPy arrays,
+and pytrees of them.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ Numbers: TypeAlias = ArrayLike | Sequence[Any]  # one or several of them
 Tree: TypeAlias = Any  # numbers in dictionaries, tuples, dataclasses, to any depth
 Params: TypeAlias = Any  # the tree of a model's parameters `p`
 Units: TypeAlias = Mapping[str, str] | Sequence[tuple[str, str]] | None  # `{"h": "m"}`
-T = TypeVar("T")  # what a function is given, and gives back
+T = TypeVar("T")  # what a function is passed, and returns
 
 # Functions, and programs of JAX.
-Function: TypeAlias = Callable[..., Any]  # of a user, its arguments known by its role
+Function: TypeAlias = Callable[..., Any]  # a user's; what it is for determines its arguments
 Leaves: TypeAlias = tuple[Any, ...]  # of a tree, in the order of `jax.tree.leaves`
 Shapes: TypeAlias = tuple[jax.ShapeDtypeStruct, ...]  # of leaves
-Aval: TypeAlias = ShapedArray  # shape and kind of a value
+Aval: TypeAlias = ShapedArray  # shape and dtype of a value
 Jaxpr: TypeAlias = jex.Jaxpr
 ClosedJaxpr: TypeAlias = jex.ClosedJaxpr
 Equation: TypeAlias = jex.JaxprEqn  # one operation of a program
 Atom: TypeAlias = jex.Var | jex.Literal  # what an operation reads
-Tangent: TypeAlias = jax.Array | Zero  # in rules for derivatives: zeros have no numbers
+Tangent: TypeAlias = jax.Array | Zero  # in rules for derivatives: a symbolic zero is no array
 
 
 class Treedef(Protocol):
-    """The structure of a tree: JAX's `PyTreeDef`, for which it has no type."""
+    """The structure of a pytree: JAX's `PyTreeDef`, of which it exports no type."""
 
     @property
     def num_leaves(self) -> int: ...

@@ -2,8 +2,8 @@
 
 `where(reached, v, nan)` would have derivative 0 where nothing was reached, which an optimiser takes
 for a minimum. Here every derivative is NaN there, in each direction and of each order, with one
-exception: a cotangent that is exactly zero stays zero, so that a loss that leaves out what was not
-reached has the gradient of what was.
+exception: a cotangent that is exactly zero stays zero, so that a loss that leaves out the values
+that were not reached has a finite gradient.
 
 With `r` for reached and a number `b` that depends on all that the value may depend on, the value is
 `a` where `r` and NaN elsewhere, its tangent `da` where `r` and NaN elsewhere, and the cotangent `c`
@@ -58,7 +58,7 @@ def _value_jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tuple[A
 
 
 def _tangent_jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tuple[Array, Tangent]:
-    """The tangent of NaN is NaN: whatever moves `b` counts as a tangent, too."""
+    """The tangent of NaN is NaN: a tangent of `b` counts as well."""
     (reached, b, _, _), (_, *moved) = primals, tangents
     out = tangent_p.bind(*primals)
     if _still(*moved):
@@ -98,7 +98,7 @@ def _cotangent_transpose(ct: Tangent, reached: Array, b: Array, c: ad.UndefinedP
 def _define(
     primitive: Primitive, fn: Callable, jvp: Callable, transpose: Callable | None = None
 ) -> None:
-    """All operands have the same shape, and everything is entry by entry."""
+    """Register a primitive that acts entry by entry on operands of one shape."""
     register(
         primitive,
         fn,
@@ -117,7 +117,7 @@ _define(cotangent_p, _cotangent, _cotangent_jvp, _cotangent_transpose)
 
 @jax.jit
 def everything(leaves: Leaves) -> Scalar:
-    """One number with a derivative by every float in `leaves`."""
+    """One number that depends on every float in `leaves`."""
     floats = [v for v in leaves if jnp.issubdtype(v.dtype, jnp.floating)]
     return sum((jnp.sum(v, dtype=jnp.float64) for v in floats), jnp.zeros(()))
 
@@ -125,8 +125,9 @@ def everything(leaves: Leaves) -> Scalar:
 def hide(reached: Array, tree: T, depends: Array | float | None) -> T:
     """The floats of `tree` where `reached`, and elsewhere NaN.
 
-    `reached` has the leading axes of the leaves. Derivatives of what is NaN are NaN by everything
-    that `depends` (a number, or one for each entry of `reached`) depends on; None: on nothing.
+    `reached` has the leading axes of the leaves. `depends` is a number, or one for each entry of
+    `reached`: where a value is NaN, so are its derivatives with respect to everything on which that
+    number depends. With None, there are no such derivatives.
     """
     reached = jnp.asarray(reached)
     depends = jnp.broadcast_to(0.0 if depends is None else depends, reached.shape)
@@ -145,7 +146,7 @@ def hide(reached: Array, tree: T, depends: Array | float | None) -> T:
 
 
 def only(ok: Flag, tree: T) -> T:
-    """The same values, without derivatives unless `ok`: no `0 * nan` comes back from there."""
+    """The same values, without derivatives unless `ok`: this keeps `0 * nan` out of gradients."""
 
     def one(v: Array) -> Array:
         if not jnp.issubdtype(jnp.result_type(v), jnp.floating):

@@ -1,4 +1,4 @@
-"""Where in a user's own code an error comes from, or an operation of a traced function."""
+"""The line of a user's own code from which an error, or a traced operation, comes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from .types import Equation
 
 LIBRARY = Path(__file__).resolve().parent.parent  # the folder of saltus
-LIBRARIES = {"saltus", "jax", "jaxlib", "equinox", "numpy", "scipy"}  # no code of a user's
+LIBRARIES = {"saltus", "jax", "jaxlib", "equinox", "numpy", "scipy"}  # not a user's own code
 MAX_SHOWN = 90  # characters of a line in a message
 
 
@@ -28,7 +28,7 @@ def place(error: BaseException, folder: Path | None) -> str | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error that started it all first."""
+    """The error and its causes, the original one first."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -61,7 +61,7 @@ def _is_theirs(file: Path, folder: Path) -> bool:
 
 
 def _short(filename: str) -> str:
-    """The path as seen from where the command runs."""
+    """The path relative to the working directory, if it is inside."""
     file = Path(filename).resolve()
     here = Path.cwd()
     return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
@@ -71,7 +71,7 @@ INSTALLED_FILE = re.compile(r"[/\\](site|dist)-packages[/\\]|^<")
 
 
 def line_of_equation(eqn: Equation) -> str:
-    """The user's line of an equation of a traced function."""
+    """The user's line, `model.py:12`, from which an equation of a traced function comes."""
     trace = getattr(getattr(eqn, "source_info", None), "traceback", None)
     for frame in getattr(trace, "frames", ()):
         if frame.file_name.startswith(str(LIBRARY)):
@@ -96,7 +96,7 @@ def line_of_error(error: Exception) -> tuple[str, str]:
 
 
 def raised_here(error: Exception) -> bool:
-    """Whether saltus itself raised an error: then it says what is wrong."""
+    """Whether saltus itself raised an error, whose text then says what is wrong."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and _library(frames[-1]) == "saltus"
 

@@ -1,4 +1,4 @@
-"""Trajectories by solvers outside of JAX, with derivatives on their mesh."""
+"""Trajectories by solvers outside of JAX, differentiated on the mesh of their steps."""
 
 from .callbacks import from_callbacks
 from .methods import CVODE, IDA

@@ -1,4 +1,4 @@
-"""Model functions that are not JAX: values and Jacobians by callback."""
+"""Model functions that are not written in JAX: values and Jacobians by callback."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Vectors: TypeAlias = tuple[Vector, ...]
 def from_callbacks(
     value: Callable[..., Numbers], jacobian: Callable[..., Sequence[Numbers]], size: int
 ) -> Callable[..., Vector]:
-    """A function of vectors that JAX can differentiate once, from plain Python.
+    """A function of vectors that JAX can differentiate once, from plain Python functions.
 
-    `value(*vectors)` returns a vector of this `size`, `jacobian(*vectors)` the tuple of its
-    Jacobians, one for each argument, both as NumPy arrays; numbers arrive as vectors of one entry.
-    Use the result inside model functions: `flow=lambda now, p: {"x": f(now.x["x"], p)}`. It has
-    first derivatives, no second ones: in flows it goes with explicit methods, `Radau5`, `CVODE` and
-    `IDA`, in constraints with `IDA`.
+    `value(*vectors)` returns a vector of length `size`, `jacobian(*vectors)` a tuple of Jacobians,
+    one for each argument. Both are given NumPy arrays, numbers as vectors of one entry, and return
+    NumPy arrays. Use the result in model functions: `flow=lambda now, p: {"x": f(now.x["x"], p)}`.
+    It has first derivatives, but no second ones: in flows it can be used with explicit methods,
+    `Radau5`, `CVODE` and `IDA`, in constraints with `IDA`.
     """
     out = jax.ShapeDtypeStruct((size,), jnp.float64)
 
@@ -65,8 +65,8 @@ def from_callbacks(
     def _(primals: Vectors, tangents: Vectors) -> NoReturn:
         raise NotImplementedError(
             "from_callbacks: a second derivative is needed here, and callbacks have only first "
-            "ones. Hessians and Rodas5P need it, and so does every method but IDA where a "
-            "constraint is a callback. Write method=saltus.external.IDA(), or this function in JAX."
+            "ones. Hessians and Rodas5P need it, and so does every method but IDA if a constraint "
+            "is a callback. Write method=saltus.external.IDA(), or this function in JAX."
         )
 
     def on_vectors(*args: Number) -> Vector:

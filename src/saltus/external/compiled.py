@@ -22,14 +22,14 @@ from ..simulate.loop import begin
 from ..simulate.record import Rows, Spec
 from .events import dips, first_length, landed, left, settled
 
-Known = TypeVar("Known")  # a tree of numbers
+Known = TypeVar("Known")  # a pytree of numbers
 Dimensions: TypeAlias = tuple[tuple[int, ...], ...]  # of leaves
 
 
 class Tools:
-    """Flow, equations, Jacobian and guards as functions of `(y, t, at, par)`, and the loop's parts.
+    """Flow, equations, Jacobian and guards as functions of `(y, t, at, par)`; parts of the loop.
 
-    `y` are the moving leaves and the algebraic ones in one vector; `at` supplies the rest."""
+    `y` has the moving and the algebraic leaves in one vector; other leaves are those of `at`."""
 
     def __init__(self, spec: Spec, shapes: Dimensions, algebraic: Dimensions):
         self.model, model = spec.model, spec.model
@@ -58,7 +58,7 @@ class Tools:
         return np.asarray(ravel_pytree((self.model.moving_of(at), at.z))[0])
 
     def each(self, flat: np.ndarray) -> Leaves:
-        """Entries of all guards as a leaf for every guard."""
+        """The entries of all guards, in one array, as a leaf for each guard."""
         ends = np.cumsum([g.size or 1 for g in self.model.guards])[:-1]
         parts = zip(np.split(flat, ends), self.model.guards, strict=False)
         return tuple(jnp.asarray(p[0] if g.size is None else p) for p, g in parts)
@@ -77,7 +77,7 @@ class Tools:
 
 
 def _compiled(fn: Callable[..., Known], *static: Model | Spec | Stepper) -> Callable[..., Known]:
-    """Compiled once: results have the same types whichever function they come from."""
+    """`fn` with these static arguments, compiled; its results have the types of the loop's."""
     typed = lambda v: jnp.asarray(v, v.dtype)
     return jax.jit(lambda *args: jax.tree.map(typed, fn(*static, *args)))
 
@@ -88,13 +88,13 @@ def _tools(spec: Spec, shapes: Dimensions, algebraic: Dimensions) -> Tools:
 
 
 def tools(spec: Spec, at: At) -> Tools:
-    """Made once for each model and shape of its states."""
+    """The `Tools` of a model, made once for each shape of its states."""
     shapes = tuple(np.shape(v) for v in spec.model.moving_of(at))
     return _tools(spec, shapes, tuple(np.shape(v) for v in at.z))
 
 
 def concrete(tree: Known, who: str) -> Known:
-    """The numbers in a tree, or an error where they are not known."""
+    """The numbers in a pytree, or an error if they are not known."""
 
     def known(leaf: Array) -> Array:
         leaf = jax.lax.stop_gradient(leaf)
@@ -104,13 +104,13 @@ def concrete(tree: Known, who: str) -> Known:
                 "and jax.hessian, not inside jax.jit or jax.vmap. Write a Python loop, or "
                 "method=saltus.Radau5()."
             )
-        return jnp.asarray(np.asarray(leaf))  # of a type that is not weak
+        return jnp.asarray(np.asarray(leaf))  # not of a weak type
 
     return jax.tree.map(known, tree)
 
 
 def stacked(rows: list[Rows], size: int) -> Rows:
-    """Trees of rows with the row as the first axis of every leaf, padded to `size`."""
+    """Rows as arrays with the row as their first axis, padded to `size`."""
 
     def one(*column: Array) -> Array:
         values = np.stack([np.asarray(v) for v in column])

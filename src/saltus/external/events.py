@@ -1,4 +1,4 @@
-"""The loop's state after a step of another solver; events follow the rules of `firing.py`."""
+"""The loop's state after a step of an external solver; events follow the rules of `firing.py`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ..simulate.guards import guard_slopes, resolution, sigma
 from ..simulate.record import FLOW, Carry, Knobs, Rows, Spec
 from ..simulate.states import Side, is_armed
 
-LOOKAHEAD = 1e-6  # of the time span: how far a flow that SUNDIALS gave up on is looked at
-MAX_REST_HEIGHT = 10.0  # tolerances: a bounce that is not higher cannot be told from rest
-FLAT_SLOPE = 1e-3  # of a guard's change over a step: a slope that has no part in it
+LOOKAHEAD = 1e-6  # of the time span: how far the flow is examined after SUNDIALS has failed
+MAX_REST_HEIGHT = 10.0  # tolerances: a lower bounce cannot be distinguished from rest
+FLAT_SLOPE = 1e-3  # of a guard's change over a step: a smaller slope counts as zero
 
 
 class Step(NamedTuple):
-    """A step that was taken elsewhere."""
+    """A step that an external solver has taken."""
 
     at: At  # its end
-    crossed: Leaves  # the signs with which guards leave zero there; 0 for those that do not cross
+    crossed: Leaves  # the signs of guards after they cross zero there; 0 for those that do not
     at_target: Flag  # it ends at the next prescribed time
 
 
@@ -70,7 +70,7 @@ def landed(spec: Spec, par: Par, c: Carry, step: Step) -> tuple[Carry, Rows]:
 def _crossed(
     model: Model, par: Par, c: Carry, step: Step, at: At, values: Leaves, slopes: Leaves
 ) -> list[Array]:
-    """Crossings, with those of guards that reach zero just at a prescribed time."""
+    """The crossings, including those of guards that reach zero just at a prescribed time."""
     out, sig = [], sigma(par)
     for j, action in enumerate(model.guards):
         side, way = c.sides[j], jnp.sign(sig * slopes[j]).astype(jnp.int32)
@@ -82,9 +82,9 @@ def _crossed(
 
 
 def dips(spec: Spec, par: Par, old: Carry, new: Carry) -> Flag:
-    """Whether a guard may have crossed zero and come back within a step.
+    """Whether a guard may have crossed zero and returned within a step.
 
-    It is seen as the cubic through its values and slopes at both ends."""
+    It is approximated by the cubic through its values and slopes at both ends."""
     h = new.at.tau - old.at.tau
     seen = jnp.zeros((), bool)
     for j, action in enumerate(spec.model.guards):
@@ -120,7 +120,7 @@ def left(spec: Spec, par: Par, c: Carry, at: At) -> Carry:
 
 
 class Arc(NamedTuple):
-    """The way of a guard that has just fired, up and back to zero."""
+    """The parabola of a guard that has just fired, from zero back to zero."""
 
     slope: Array
     bend: Array
@@ -163,7 +163,7 @@ def _errors(c: Carry, knobs: Knobs) -> Leaves:
 
 
 def first_length(model: Model, par: Par, knobs: Knobs, c: Carry) -> Scalar:
-    """A first step in which no guard that has just fired is back at zero, to the tolerances."""
+    """The length of a first step in which no guard that has just fired returns to zero."""
     arcs, bends = _along(model, par, c)
     length = jnp.abs(c.target - c.at.tau)
     for side, arc in zip(c.sides, arcs, strict=True):
@@ -176,7 +176,7 @@ def first_length(model: Model, par: Par, knobs: Knobs, c: Carry) -> Scalar:
 
 
 def settled(model: Model, par: Par, knobs: Knobs, c: Carry) -> Carry:
-    """The loop's state, at rest where a contact bounces no higher than the tolerances resolve."""
+    """The loop's state; a contact that bounces no higher than the tolerances resolve is at rest."""
     arcs, errors, sig = _along(model, par, c)[0], _errors(c, knobs), sigma(par)
     by_state = lambda moving: model.guard_values(model.with_moving(c.at, moving), par)
     jacobians = jax.jacfwd(by_state)(model.moving_of(c.at))
@@ -196,7 +196,7 @@ def settled(model: Model, par: Par, knobs: Knobs, c: Carry) -> Carry:
 
 
 def failure(spec: Spec, par: Par, knobs: Knobs, c: Carry, flag: int) -> Result:
-    """The result of a solve on which SUNDIALS gave up."""
+    """The result of a solve in which SUNDIALS failed."""
     model = spec.model
     h = LOOKAHEAD * sigma(par) * jnp.abs(par.t1 - par.t0)
     ahead = tuple(v + h * k for v, k in zip(c.at.w, c.k1, strict=False))

@@ -1,4 +1,4 @@
-"""The equations between the states of another solver: collocation, or the trapezoidal rule."""
+"""Equations between the states of an external solver: collocation, or the trapezoidal rule."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..model.algebraic_states import attached, determined
 from ..model.model import At, Model, Par
 from ..simulate.detection import cubic, value_of
 
-NEWTON_ITERATIONS = 4  # from a state that is nearly the end
+NEWTON_ITERATIONS = 4  # from a state that is close to the end
 
 
 def guess(stepper: Stepper, model: Model, par: Par, at: At, end: At, h: Scalar) -> Leaves:
-    """What a row records, from both of its ends: cubics for x, straight lines for z."""
+    """What a row records, estimated from both ends: by cubics for x, straight lines for z."""
     rule = stepper.inner if isinstance(stepper, Projecting) else stepper
     if isinstance(rule, Trapezoidal):
         return (*model.moving_of(end), *end.z)
@@ -41,7 +41,7 @@ def guess(stepper: Stepper, model: Model, par: Par, at: At, end: At, h: Scalar) 
 
 @dataclasses.dataclass(frozen=True)
 class Trapezoidal(Stepper):
-    """`x1 = x0 + h/2 (f0 + f1)` as an equation for x1, at states that are given."""
+    """The equation `x1 = x0 + h/2 (f0 + f1)` for x1, between states that are given."""
 
     @property
     def traits(self) -> Traits:
@@ -59,7 +59,7 @@ class Trapezoidal(Stepper):
         return float_shapes([*shapes, *more])
 
     def row(self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, degree: int) -> At:
-        """The end of the row as a function of its start: Newton's equation at the given end."""
+        """The end of the row as a function of its start: one Newton step from the given end."""
         m = model.moving
         first = model.flow(attached(model, at, par, degree), par)
         root, back = ravel_pytree(aux[:m])

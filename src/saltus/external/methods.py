@@ -1,5 +1,6 @@
-"""SUNDIALS as methods of `solve`: it chooses the steps and finds the events, and saltus
-differentiates on its mesh."""
+"""SUNDIALS as methods of `solve`: it chooses the steps and finds the events.
+
+The solution is differentiated on the mesh of its steps."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ RULES = ("radau", "trapezoidal")
 
 
 class External(Method):
-    """A method whose trajectory comes from elsewhere.
+    """A method whose trajectory an external solver computes.
 
-    `mesh` says how the steps between its mesh points are written as equations for their
-    derivatives: "radau" (collocation of order 5) or "trapezoidal" (order 2, as in Matei et al.).
+    `mesh` chooses the equations between its mesh points, which are differentiated: "radau"
+    (collocation of order 5) or "trapezoidal" (order 2, as in Matei et al.). Other settings: see
+    `saltus.methods.Method`; there is no `control`, because SUNDIALS chooses its own steps.
     """
 
     mesh: str = eqx.field(static=True, default="radau")
@@ -37,7 +39,7 @@ class External(Method):
         if not self.control.adaptive:
             raise ValueError(
                 f"{type(self).__name__}: SUNDIALS chooses its own steps. Leave control out, or "
-                "write max_step=..., or take another method."
+                "write max_step=..., or choose another method."
             )
 
     @property
@@ -46,7 +48,7 @@ class External(Method):
 
     @classmethod
     def like(cls, method: Method) -> External:
-        """The same tolerances and longest step."""
+        """This method with the tolerances and the longest step of another one."""
         return cls(rtol=method.rtol, atol=method.atol, max_step=method.max_step)
 
     def simulate(self, spec: Spec, at: At, par: Par, knobs: Knobs) -> Outcome:
@@ -59,10 +61,14 @@ class External(Method):
 class IDA(External):
     """SUNDIALS' IDA (variable-order BDF for differential-algebraic equations of index 1).
 
-    Needs the extra `sundials`. Runs outside of JAX: `jax.grad`, `jax.jacfwd` and `jax.hessian`
-    work on it, `jax.jit` and `jax.vmap` do not.
+    It needs the extra `sundials`, and runs outside of JAX: `jax.grad`, `jax.jacfwd` and
+    `jax.hessian` work with it, `jax.jit` and `jax.vmap` do not. `mesh` chooses the equations
+    between its mesh points, which are differentiated: "radau" (order 5) or "trapezoidal" (order 2).
+    Other settings: see `saltus.methods.Method`.
     """
 
 
 class CVODE(External):
-    """SUNDIALS' CVODE (variable-order BDF for ordinary differential equations); as `IDA`."""
+    """SUNDIALS' CVODE (variable-order BDF for ordinary differential equations).
+
+    Its settings and limits are those of `IDA`."""

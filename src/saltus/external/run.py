@@ -1,4 +1,4 @@
-"""One solve by SUNDIALS: from jump to jump, every internal step a row of the record."""
+"""One solve by SUNDIALS, from jump to jump; every internal step becomes a row of the record."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .events import Step, failure
 from .mesh import guess
 from .sundials import ROOT_RETURN, Segment
 
-SHORTER_STEP = 0.25  # of a step in which a guard may have hidden a crossing
-MAX_DEFECT = 1e-3  # of the states: what the equations on the mesh may be off without a warning
-SHORTEST_WAY = 32  # resolutions of time: SUNDIALS cannot go a shorter one
+SHORTER_STEP = 0.25  # times a step in which a crossing may be hidden
+MAX_DEFECT = 1e-3  # of the states: largest defect of the equations on the mesh without a warning
+SHORTEST_WAY = 32  # resolutions of time: the shortest time over which SUNDIALS can be used
 
 
 class Run:
@@ -55,10 +55,10 @@ class Run:
         self.sign = -1.0 if bool(self.par.backward) else 1.0
         self.carry: Carry = self.tools.begin(at, self.par, self.knobs)
         self.rows: list[Rows] = []
-        self.doubts = 0  # attempts in a row in which a guard may have hidden a crossing
+        self.doubts = 0  # attempts in a row in which a crossing may be hidden
 
     def outcome(self) -> Outcome:
-        """Run to the end, and hand on what was recorded."""
+        """Run to the end, and return what was recorded."""
         try:
             while int(self.carry.code) == Result.running:
                 self._iterate()
@@ -92,7 +92,7 @@ class Run:
             return
         segment = self._segment()
         begun, first = self.carry.counts.evaluations, float(self.carry.at.tau)
-        hidden = None  # the time up to which steps stay short, so that no guard hides a crossing
+        hidden = None  # the time until which steps are short, because a crossing may be hidden
         while not self._decided():
             flag, t, y, crossed = segment.step(target)
             counted = self.carry.counts._replace(evaluations=begun + segment.evaluations)
@@ -123,7 +123,7 @@ class Run:
         return flag != ROOT_RETURN and abs(t - float(self.carry.at.tau)) <= float(resolution(t))
 
     def _is_there(self, target: float) -> bool:
-        """Whether the target is too close for SUNDIALS: then one step along the flow is taken."""
+        """Whether the target is too close for SUNDIALS; if so, take one step along the flow."""
         at = self.carry.at
         way = target - float(at.tau)
         if abs(way) > SHORTEST_WAY * float(resolution(at.tau)):
@@ -162,7 +162,7 @@ class Run:
         return np.where(near & at_zero, 0, crossed)
 
     def _step_to(self, t: float, y: np.ndarray, crossed: np.ndarray, target: float) -> bool:
-        """Take the step, unless a guard may have hidden a crossing in it."""
+        """Take the step, unless a crossing may be hidden in it."""
         there = self.sign * (target - t) <= float(resolution(t))
         tau = jnp.asarray(target if there else t)
         end = self.tools.state(tau, jnp.asarray(y), self.carry.at)
@@ -178,7 +178,7 @@ class Run:
 
     # -- the record ---------------------------------------------------------------------------
     def _recorded(self) -> Rows:
-        """All rows, with what the mesh rule needs for each."""
+        """All rows, with what the equations on the mesh need for each."""
         at, n = self.carry.at, jnp.asarray(len(self.rows), jnp.int32)
         if not self.rows:
             return write_end(blank_rows(self.spec, at, 1), n, at)
@@ -194,7 +194,7 @@ class Run:
         return rows._replace(aux=aux)
 
     def _warn_of_defects(self, defects: Leaves, states: Leaves) -> None:
-        """Warn where the equations on the mesh are far from the states of the solver."""
+        """Warn if the equations on the mesh do not fit the states of the solver."""
         sizes = [
             (float(np.max(np.abs(d))), float(np.max(np.abs(v))))
             for d, v in zip(defects, states, strict=False)
@@ -215,11 +215,11 @@ class Run:
 
 @functools.lru_cache(maxsize=64)
 def _mesh_rule(spec: Spec) -> Callable[..., tuple[Leaves, Leaves]]:
-    """For every row, the stages of the rule on the mesh, and by how much it misses its end."""
+    """For every row, the stages of its equations on the mesh, and their defect at its end."""
     model, stepper = spec.model, spec.stepper
 
     def one(at: At, end: At, h: Scalar, steps: Flag, par: Par) -> tuple[Leaves, Leaves]:
-        length = jnp.where(steps, h, 1e-9)  # jumps have none
+        length = jnp.where(steps, h, 1e-9)  # jumps have no length
         first = guess(stepper, model, par, at, end, length)
         reached, aux = stepper.redo(model, par, at, length, first, length)
         none = tuple(jnp.zeros_like(v) for v in aux)

@@ -12,12 +12,12 @@ from ..simulate.record import Carry, Knobs
 from ..simulate.states import Side
 from .compiled import Tools
 
-ROOT_RETURN = 2  # what SUNDIALS says when a guard is zero
-INACTIVE_VALUE = 1.0  # what it sees of guards that are not in force
+ROOT_RETURN = 2  # the flag that SUNDIALS returns if a guard is zero
+INACTIVE_VALUE = 1.0  # the value of guards that are not active
 
 
 class Reached(Protocol):
-    """What a solver of SUNDIALS says after a step."""
+    """What a solver of SUNDIALS returns after a step."""
 
     t: float
     y: np.ndarray
@@ -35,9 +35,9 @@ class Solver(Protocol):
 
 
 class Segment:
-    """Steps of SUNDIALS that begin at one state.
+    """Steps of SUNDIALS from one state on.
 
-    It always runs forward, in s = t, or in s = -t where t decreases."""
+    SUNDIALS always runs forward: in s = t, or in s = -t if t decreases."""
 
     def __init__(self, who: str, tools: Tools, c: Carry, par: Par, knobs: Knobs):
         at = c.at
@@ -58,7 +58,7 @@ class Segment:
         self.solver.init_step(*((s, y, slopes) if self.ida else (s, y)))
 
     def step(self, target: float) -> tuple[int, float, np.ndarray, np.ndarray]:
-        """One step: SUNDIALS' flag, the time and state reached, how guards cross zero there."""
+        """One step: SUNDIALS' flag, the time and state at its end, how guards cross zero there."""
         crossed = np.zeros(self.active.size, np.int32)
         end = self.sign * target
         done = self.solver.step(end, method="onestep", tstop=end)

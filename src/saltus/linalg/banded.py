@@ -1,8 +1,8 @@
 r"""LU of banded matrices with partial pivoting, as loops over columns in plain operations.
 
 A window of `below + 1` rows slides down the band. Per column: choose the pivot row, eliminate,
-shift. Pivoting is over the whole column, as in dense Gaussian elimination (so singular diagonal
-blocks, as constraints make them, do no harm), and fill stays within `below + above` columns:
+shift. Pivoting is over the whole column, as in dense Gaussian elimination, so that singular
+diagonal blocks, as in DAEs, do no harm; fill stays within `below + above` columns:
 
 $$ A = (E_{n-1} \cdots E_0)^{-1} U, \qquad E_k = \text{(eliminate)} \cdot \text{(swap)} $$
 
@@ -26,11 +26,11 @@ from .pattern import Pattern, take
 from .primitives import Program, linear, run
 from .structure import Structure
 
-MAX_BELOW = 100  # diagonals below the main one, up to which a band is factored
+MAX_BELOW = 100  # most diagonals below the main one for which a band is factored
 
 
 class Factors(NamedTuple):
-    """One row per column of the matrix."""
+    """Factors of a banded matrix: each array has one row per column of the matrix."""
 
     pivot: Vector  # how far below the diagonal the pivot was
     lower: Matrix  # multipliers [n, below]
@@ -56,7 +56,7 @@ class Banded(Structure):
         return self._solve(factors, vector, 1)
 
     def factor_stages(self, values: Array, mass: HostArray, a: HostArray, h: Scalar) -> Factors:
-        """The stages of one unknown are neighbours: the band is as many times wider."""
+        """The stages of one unknown are neighbours: s stages make the band s times as wide."""
         stages, layout = len(a), _layout(self.pattern)
         blocks = jnp.concatenate([layout.rows(values[j])[..., None] for j in range(stages)], 2)
         blocks = blocks.reshape(self.pattern.size, -1)  # entries (column, stage j) of each row
@@ -95,7 +95,7 @@ class _Layout(NamedTuple):
     place: np.ndarray  # of each unknown in the order
     below: int
     above: int
-    entries: np.ndarray  # number of the entry at each place of the band; none: count
+    entries: np.ndarray  # number of the entry at each place of the band; without one, `count`
 
     def rows(self, values: Vector) -> Matrix:
         return take(jnp.concatenate([values, jnp.zeros((1,), values.dtype)]), self.entries)
@@ -122,7 +122,7 @@ def _diagonal(layout: _Layout, mass: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Ordered:
-    """A program for vectors in the order of the band, for vectors as they come."""
+    """A program for vectors in the order of the band, applied to vectors in their own order."""
 
     program: Program
     pattern: Pattern
@@ -222,7 +222,7 @@ def _upper(inverse: Vector, upper: Matrix, b: Vector) -> Vector:
 
 
 def _upper_transposed(inverse: Vector, upper: Matrix, b: Vector) -> Vector:
-    r"""$U^{-T} b$; the window holds what the rows so far take from the next entries of `b`."""
+    r"""$U^{-T} b$; the window holds what is to be subtracted from the next entries of `b`."""
 
     def step(window: Array, row: Any) -> tuple[Array, Any]:
         d, u, y = row
@@ -237,8 +237,8 @@ def _pick(window: Array, k: Whole) -> Scalar:
     return jax.lax.dynamic_index_in_dim(window, jnp.maximum(k, 0), 0, False)
 
 
-# Reductions in halves: the compiler gives large ones (windows of many lanes) to a library, which
-# it cannot call from within a kernel, and small ones are faster this way too.
+# Reductions by repeated halving: for large ones (windows of many lanes) the compiler would call a
+# library, which it cannot do from within a kernel, and small ones are faster this way, too.
 
 
 def _sum(terms: Array) -> Scalar:
@@ -274,7 +274,7 @@ def _largest(column: Vector, number: np.ndarray) -> Whole:
 
 
 def _reciprocal(z: Scalar) -> Scalar:
-    """For a complex number without the scaling that the compiler's own division does."""
+    """$1 / z$; for complex z without the scaling of the compiler's own division."""
     if not jnp.iscomplexobj(z):
         return 1 / z
     size = z.real * z.real + z.imag * z.imag

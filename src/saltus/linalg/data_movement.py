@@ -1,7 +1,8 @@
-"""Operations that only move entries, on NumPy arrays, and the numbers of known values.
+"""Operations that only move entries, carried out on NumPy arrays, and results on known values.
 
-Run on entry numbers, a move says where every entry of its result comes from; run on values, it
-gives the value. NumPy, because compiling each of them would take longer than the rest together.
+Applied to the numbers of the entries, such an operation shows where each entry of its result comes
+from; applied to values, it gives the result. NumPy is used because compiling each operation would
+take longer than everything else together.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from ..base.jax_names import aval_of, bind_again
 from ..base.types import Equation, HostArray, T
 
-MAX_KNOWN = 1_000_000  # entries of a value worth knowing
+MAX_KNOWN = 1_000_000  # most entries of a value that is computed
 
 
 def move(
@@ -28,7 +29,7 @@ def move(
 
 
 def split_operands(name: str, operands: Sequence[T]) -> tuple[list[T], list[T]]:
-    """The operands that are moved and those that say where to."""
+    """The operands that are moved, and those that are indices."""
     if name == "select_n":
         return list(operands[1:]), list(operands[:1])
     count = _MOVED.get(name, len(operands))
@@ -94,7 +95,7 @@ def _select(eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]
 
 
 def _gather(eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]) -> HostArray:
-    """On entry numbers: outside, -1."""
+    """A gather of entry numbers; -1 where it reads outside of the array."""
     d, p = eqn.params["dimension_numbers"], eqn.params
     batching = d.operand_batching_dims, d.start_indices_batching_dims
     dims = d.offset_dims, (*d.collapsed_slice_dims, *batching[0]), d.start_index_map, batching
@@ -103,7 +104,7 @@ def _gather(eqn: Equation, data: Sequence[HostArray], index: Sequence[HostArray]
 
 
 def scatter_places(eqn: Equation, indices: np.ndarray) -> np.ndarray:
-    """Where in the flat operand each entry of the updates of a scatter lands; dropped: -1."""
+    """The place in the flat operand of each entry of a scatter's updates; -1 if it is dropped."""
     d, (target, _, update) = eqn.params["dimension_numbers"], [aval_of(v) for v in eqn.invars]
     batching = d.operand_batching_dims, d.scatter_indices_batching_dims
     dropped = (*d.inserted_window_dims, *batching[0])
@@ -195,7 +196,7 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 
 
 def numbers(eqn: Equation, values: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    """The results of an operation on known values; None where they are not worth knowing."""
+    """The results of an operation on known values; None where they are not computed."""
     unknown: list[np.ndarray | None] = [None] * len(eqn.outvars)
     given = [v for v in values if v is not None]
     if len(given) < len(values) or any(aval_of(v).size > MAX_KNOWN for v in eqn.outvars):

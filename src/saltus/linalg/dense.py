@@ -1,7 +1,7 @@
-"""Factored matrices: each with `solve`, linear in its right-hand side, and a ratio of pivots.
+"""Factored dense matrices: each has `solve`, linear in its right-hand side, and `ratio` of pivots.
 
-Elimination written out on scalars, an explicit inverse in plain operations, LAPACK, or a large
-sparse structure; `linalg` chooses.
+They are: elimination written out on scalars, an explicit inverse in plain operations, and LAPACK.
+`linalg/factor.py` chooses one of them, or a structure for a large sparse matrix.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from ..base.types import Array, Flag, Matrix, Scalar, Vector, Whole
 from .vectors import Vec
 
-MIN_PIVOT = 1e-12  # relative to the diagonal; with a smaller one, a row depends on the others
-MAX_UNROLLED = 8  # rows, up to which elimination is written out
+MIN_PIVOT = 1e-12  # relative to the diagonal; below it, a row depends on the others
+MAX_UNROLLED = 8  # most rows for which elimination is written out
 
 
 class Factored(Protocol):
-    """A factored matrix: what `linalg.factor.factor` and its like return."""
+    """A factored matrix, as the functions of `linalg/factor.py` return it."""
 
     def solve(self, rhs: Vec) -> Vec:
         """$A^{-1} b$, linear in $b$."""
@@ -37,7 +37,7 @@ class Factored(Protocol):
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["rows", "swaps"], meta_fields=[])
 @dataclasses.dataclass
 class Eliminated:
-    """Gaussian elimination with partial pivoting: factors, inverse pivots, and which rows swap."""
+    """Gaussian elimination with partial pivoting: factors, inverse pivots, rows that swap."""
 
     rows: tuple[tuple[Scalar, ...], ...]
     swaps: tuple[tuple[Flag, ...], ...]
@@ -69,7 +69,7 @@ def eliminate(matrix: Sequence[Vec]) -> Eliminated:
         for i in range(k + 1, n):
             swap = jnp.abs(a[i][k]) > jnp.abs(a[k][k])
             here.append(swap)
-            for j in range(k, n):  # multipliers stay: `solve` swaps as it goes
+            for j in range(k, n):  # multipliers are not swapped: `solve` swaps at each row
                 a[k][j], a[i][j] = (
                     jnp.where(swap, a[i][j], a[k][j]),
                     jnp.where(swap, a[k][j], a[i][j]),
@@ -124,8 +124,8 @@ def invert(matrix: Matrix) -> Matrix:
 def invert_semidefinite(matrix: Matrix) -> Matrix:
     r"""The inverse of a regular block of a symmetric $A \ge 0$, and zero elsewhere.
 
-    Sweeps over the matrix scaled to a unit diagonal, row after row, which is stable for such
-    matrices. A row that depends on those before it leaves no pivot, and is left out.
+    Computed by the sweep operator, row after row, on the matrix scaled to a unit diagonal, which is
+    stable for such matrices. A row that depends on those before it has no pivot, and is left out.
     """
     a, kept, scale = _swept(matrix)
     both = kept[:, None] & kept[None, :]
@@ -149,7 +149,7 @@ def _swept(matrix: Matrix) -> tuple[Matrix, Array, Vector]:
 
 
 def independent(matrix: Matrix) -> Array:
-    r"""Which rows of a symmetric $A \ge 0$ make up a regular block: by pivoting, the best ones."""
+    r"""Which rows of a symmetric $A \ge 0$ make up a regular block, chosen by largest pivots."""
 
     def best(_: Whole, state: tuple[Matrix, Array]) -> tuple[Matrix, Array]:
         a, kept = state
@@ -161,7 +161,7 @@ def independent(matrix: Matrix) -> Array:
 
 
 def _diagonal(matrix: Matrix) -> Vector:
-    """In operations that fit into one kernel."""
+    """The diagonal, by operations that fit into one kernel."""
     return jnp.sum(jnp.where(np.eye(matrix.shape[0], dtype=bool), matrix, 0.0), axis=1)
 
 

@@ -1,10 +1,10 @@
 """Which outputs of a function depend on which inputs, entry by entry, from its jaxpr.
 
-Every value carries a sparse boolean matrix: one row per entry, one column per entry of the chosen
-inputs. Operations that only move entries are run on entry numbers, so that their own meaning
-decides; values that are known (constants and what is computed from them) are kept beside, because
-indices, masks and the zeros of constant matrices shape the answer. It is never too small: what is
-not understood makes every output depend on everything that the operation reads.
+Each value has a sparse boolean matrix: a row per entry, a column per entry of the chosen inputs.
+Operations that only move entries are carried out on the numbers of the entries, which shows where
+each comes from. Known values (constants and what is computed from them) are kept as well, because
+the result depends on indices, masks and zeros in constant matrices. No dependence is missed: all
+results of an operation that is not known here depend on all of its operands.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .data_movement import MOVES, move, numbers, scatter_places, split_operands
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-MAX_PAIRS = 20_000_000  # dependences written out for one operation
-MAX_SCAN = 20_000  # operations for a loop taken round by round
+MAX_PAIRS = 20_000_000  # most dependences that are listed for one operation
+MAX_SCAN = 20_000  # most operations of a loop whose rounds are treated one by one
 
 
 Found: TypeAlias = "list[csr_array | None]"  # the dependence of each result of an operation
 
 
 class Entry(NamedTuple):
-    """What is known of a value: the dependence (None: on nothing) and, perhaps, the numbers."""
+    """What is known about a value: its dependence (None: on nothing) and possibly its numbers."""
 
     deps: csr_array | None = None
     value: np.ndarray | None = None
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 def dependence(closed: ClosedJaxpr, wrt: Sequence[int], known: dict[int, Any] | None = None) -> Any:
     """The sparse boolean matrix [entries of all outputs, entries of the inputs `wrt`].
 
-    `known` gives numbers for other inputs that are always the same.
+    `known` maps other inputs to numbers that never change.
     """
     from scipy.sparse import csr_array, vstack
 
@@ -78,8 +78,8 @@ def _matrix(rows: HostArray, cols: HostArray, shape: tuple[int, int]) -> csr_arr
 def _check_count(count: int) -> None:
     if count > MAX_PAIRS:
         raise ValueError(
-            f"the sparsity pattern has more than {MAX_PAIRS} entries: nearly everything depends on "
-            "everything. Give the pattern with HybridSystem(..., sparsity=...)."
+            f"the sparsity pattern has more than {MAX_PAIRS} entries: nearly every equation "
+            "depends on every state. Give the pattern with HybridSystem(..., sparsity=...)."
         )
 
 
@@ -92,7 +92,7 @@ class _Walk:
 
     def __init__(self, width: int):
         self.width = width
-        self.keep = False  # also dependences without a derivative: a custom rule may give them one
+        self.keep = False  # dependences without a derivative, too: a custom rule may define one
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[Entry], args: Sequence[Entry]) -> list[Entry]:
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
@@ -109,7 +109,7 @@ class _Walk:
     def equation(self, eqn: Equation, ins: list[Entry]) -> list[Entry]:
         try:
             return self._understood(eqn, ins)
-        except (KeyError, AttributeError):  # its parameters have other names in this JAX
+        except (KeyError, AttributeError):  # this version of JAX names its parameters differently
             return [Entry(deps) for deps in self.everything(eqn, ins)]
 
     def _understood(self, eqn: Equation, ins: list[Entry]) -> list[Entry]:
@@ -137,7 +137,7 @@ class _Walk:
     def take(
         self, entries: Sequence[Entry], avals: Sequence[Aval], places: np.ndarray
     ) -> csr_array:
-        """Rows by their place in all entries one after the other; negative: depends on nothing."""
+        """The rows at `places`, counted through all entries in order; none for negative places."""
         from scipy.sparse import csr_array, vstack
 
         blocks = [
@@ -150,7 +150,7 @@ class _Walk:
         return csr_array(vstack([*blocks, nothing], format="csr"))[places.reshape(-1)]
 
     def union(self, matrices: Sequence[csr_array | None]) -> csr_array | None:
-        """Depends on what any of them depends on; None where there is none."""
+        """The dependence on all that any of the matrices depends on; None if all are None."""
         found = [m for m in matrices if m is not None]
         total = found[0] if found else None
         for m in found[1:]:
@@ -167,7 +167,7 @@ class _Walk:
         return _matrix(out.reshape(-1), inn.reshape(-1), shape) @ entry.deps
 
     def everything(self, eqn: Equation, ins: Sequence[Entry]) -> Found:
-        """Every output entry depends on all that any input depends on."""
+        """Every entry of the results depends on all that any operand depends on."""
         found = [e.deps.indices for e in ins if e.deps is not None]
         if not found:
             return [None] * len(eqn.outvars)
@@ -191,7 +191,7 @@ class _Walk:
         return spread
 
     def moved(self, eqn: Equation, ins: list[Entry]) -> Found | None:
-        """Rows put in other places, if it is known where."""
+        """The rows in their new places, if these are known."""
         data, index = split_operands(eqn.primitive.name, ins)
         avals, _ = split_operands(eqn.primitive.name, [aval_of(v) for v in eqn.invars])
         places = [e.value for e in index if e.value is not None]
@@ -258,7 +258,7 @@ def _open(program: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, list[Entry]]:
 
 
 def _product(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found:
-    """Without the entries that are multiplied by a known zero."""
+    """A product: entries that are multiplied by a known zero do not count."""
     out, kept = aval_of(eqn.outvars[0]), []
     for deps, other in zip(walk.spread(ins, eqn), reversed(ins), strict=True):
         if deps is not None and other.value is not None and not np.all(other.value):
@@ -269,7 +269,7 @@ def _product(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found:
 
 
 def _contraction(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found | None:
-    """`dot_general`: sums over pairs, without those that have a known zero."""
+    """`dot_general`: sums of products, without those that have a known zero as a factor."""
     (contract, batch), sides = eqn.params["dimension_numbers"], []
     for v, c, b in zip(eqn.invars, contract, batch, strict=True):
         free = [d for d in range(aval_of(v).ndim) if d not in (*c, *b)]
@@ -310,7 +310,7 @@ def _running(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found | None:
 
 
 def _scatter(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found | None:
-    """Updates land in known places; `scatter` replaces what was there."""
+    """A scatter to known places; `scatter` itself replaces what was there."""
     operand, indices, updates = ins
     if indices.value is None or indices.deps is not None:
         return None
@@ -327,7 +327,7 @@ def _scatter(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found | None:
 
 
 def _convolution(walk: _Walk, eqn: Equation, ins: list[Entry]) -> Found | None:
-    """One entry of the kernel at a time, on entry numbers."""
+    """A convolution, one entry of its kernel at a time, on entry numbers."""
     (image, kernel), (inn, weights) = ins, map(aval_of, eqn.invars)
     if kernel.deps is not None or weights.size > 64:
         return None
@@ -385,8 +385,9 @@ def pattern(
 ) -> Any:
     """Where the Jacobian of `fn(*leaves) -> list of leaves` can be nonzero: a boolean CSR matrix.
 
-    Rows are all entries of the outputs, columns all entries of the inputs `wrt`, in order. It holds
-    for every value of the inputs. `known` maps other inputs to numbers that never change.
+    Rows are all entries of the outputs, columns all entries of the inputs `wrt`, in order. The
+    pattern is valid for all values of the inputs. `known` maps other inputs to numbers that never
+    change.
     """
     closed = jax.make_jaxpr(lambda *leaves: list(fn(*leaves)))(*avals)
     return dependence(closed, wrt, known)

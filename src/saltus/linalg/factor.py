@@ -1,7 +1,7 @@
-"""Factor once, solve many, transposed: the only place that knows how.
+"""Factor a matrix once, solve with it many times, also transposed: all methods go through here.
 
-Unknowns come as tuples of leaves. A `Layout` packs them into a vector: a tuple of scalars while the
-system is very small, so that elimination is written out and stays in registers, else one array.
+Unknowns are tuples of leaves. A `Layout` packs them into a vector: a tuple of scalars if the system
+is very small, so that elimination is written out and stays in registers, otherwise one array.
 `solve` is linear in its right-hand side and made of plain operations, so that its transpose is the
 transposed solve.
 """
@@ -29,13 +29,12 @@ from .vectors import Layout, Vec, times
 # Rows of scalars for very small systems, else a matrix, or the entries of a structure.
 Jacobian: TypeAlias = tuple[Vec, ...] | Array
 STRUCTURES: tuple[type[Structure], ...] = (Banded, Sparse)  # the first that suits a pattern is used
-MAX_ELIMINATED = 9  # unknowns, up to which elimination on scalars is written out
-MAX_INVERTED = 64  # unknowns, up to which an inverse is formed in plain operations; beyond, LAPACK
+MAX_ELIMINATED = 9  # most unknowns for which elimination on scalars is written out
+MAX_INVERTED = 64  # most unknowns for which an inverse is computed; above, LAPACK is used
 
 
 def jacobian(fn: Callable[[Vec], Vec], at: Vec, structure: Structure | None = None) -> Jacobian:
-    """The Jacobian of a vector function: rows of scalars, an array (rows, columns), or the entries
-    of a structure."""
+    """The Jacobian of a vector function: rows of scalars, an array, or a structure's entries."""
     if structure is not None:
         return structure.values(lambda v: fn((v,))[0], at[0])
     if jnp.ndim(at[0]) == 0:
@@ -63,7 +62,7 @@ def dense(matrix: Jacobian) -> Matrix:
 
 
 def with_columns(layout: Layout, jac: Jacobian, scale: Vec) -> Jacobian:
-    """A Jacobian with its columns multiplied."""
+    """A Jacobian with each column multiplied by an entry of `scale`."""
     if layout.structure is not None:
         return _array(jac) * take(scale[0], layout.structure.pattern.cols)
     if layout.scalar:
@@ -155,7 +154,7 @@ def solve_stages(factors: Factored, rhs: list[Vec]) -> list[Vec]:
 
 
 def factor(matrix: Jacobian) -> Factored:
-    """What `solve` needs of a square matrix; NaN in it if the matrix is singular."""
+    """The factors of a square matrix, for `solve`; they contain NaN if the matrix is singular."""
     if isinstance(matrix, tuple):
         return eliminate(matrix)
     if matrix.shape[0] <= MAX_INVERTED:
@@ -166,7 +165,7 @@ def factor(matrix: Jacobian) -> Factored:
 
 
 def factor_jacobian(layout: Layout | None, jac: Jacobian) -> Factored:
-    """Factors of a Jacobian as `jacobian` gives it."""
+    """Factors of a Jacobian that `jacobian` returned."""
     if layout is None or layout.structure is None:
         return factor(jac)
     made = layout.structure.factor(-_array(jac), np.zeros(layout.size), 0.0)
@@ -184,8 +183,9 @@ def conditioning(factors: Factored) -> Scalar:
 
 
 def pseudo_inverse(matrix: Matrix) -> Matrix:
-    """Of a symmetric positive semidefinite matrix: the inverse of its regular part, with all
-    derivatives. Rows that depend on others count as zero."""
+    """The inverse of the regular part of a symmetric positive semidefinite matrix.
+
+    It has all derivatives. Rows that depend on others count as zero."""
     return inverse(invert_semidefinite, matrix)
 
 
@@ -196,7 +196,7 @@ def pseudo_inverse(matrix: Matrix) -> Matrix:
 )
 @dataclasses.dataclass
 class Structured:
-    """A matrix that was factored in a structure: of one Jacobian, or of the stages of a step."""
+    """A matrix factored by a structure: that of one Jacobian, or of all stages of a step."""
 
     factors: Tree
     structure: Structure
@@ -214,10 +214,10 @@ class Structured:
 
 @functools.lru_cache(maxsize=64)
 def structure_of(pattern: Pattern | None) -> Structure | None:
-    """How a Jacobian of this pattern is best factored; `None` for a dense one.
+    """The structure by which a Jacobian of this pattern is best factored; `None`: as a dense one.
 
-    A band wins over a dense matrix when it is narrow; KLU (if installed) when no order of the
-    unknowns makes it narrow but most entries are zero.
+    `Banded` is used if some order of the unknowns makes the band narrow, and KLU (if installed) if
+    none does but most entries are zero.
     """
     if pattern is None:
         return None

@@ -1,9 +1,9 @@
 r"""Sparse LU by KLU, through the package `klujax`: for patterns that no order makes narrow.
 
-KLU is fast (its symbolic analysis is done once per pattern), but in a compiled program its factors
-can only be kept by leaking them. So the factors here are the entries of the matrix, and each solve
-factors again: for two-dimensional grids that is as fast as `Banded` from about 4000 unknowns on,
-for networks much earlier. It runs on CPUs only, and an exactly singular matrix raises an error.
+KLU is fast (its symbolic analysis is done once per pattern), but a compiled program cannot keep its
+factors without leaking memory. So the factors here are the entries of the matrix, and each solve
+factors it again. For two-dimensional grids that is as fast as `Banded` from about 4000 unknowns on,
+for networks from far fewer. It runs on CPUs only, and an exactly singular matrix raises an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .pattern import Pattern, take
 from .primitives import linear
 from .structure import Structure
 
-MIN_SIZE = 200  # unknowns, below which a dense matrix is as fast
+MIN_SIZE = 200  # unknowns; with fewer, a dense matrix is as fast
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Sparse(Structure):
         return _solve(_stages(self.pattern, vectors.shape[0])[0], factors, vectors)
 
     def ratio(self, factors: Vector) -> Scalar:
-        return jnp.ones(())  # KLU keeps its pivots to itself
+        return jnp.ones(())  # klujax does not return the pivots
 
 
 def _solve(pattern: Pattern, factors: Vector, vector: Array) -> Array:
@@ -78,7 +78,7 @@ class _Klu:
     transposed: bool
 
     def __call__(self, entries: Vector, vector: Array) -> list[Array]:
-        dtype = jnp.result_type(entries, vector, jnp.float64)  # KLU knows double precision only
+        dtype = jnp.result_type(entries, vector, jnp.float64)  # KLU has double precision only
         kind = "c128" if jnp.issubdtype(dtype, jnp.complexfloating) else "f64"
         name = f"{'t' if self.transposed else ''}solve_with_symbol_{kind}"
         rows, cols = jnp.asarray(self.pattern.rows), jnp.asarray(self.pattern.cols)
@@ -90,7 +90,7 @@ class _Klu:
 
 @functools.cache
 def _library() -> types.ModuleType:
-    """klujax, without its habit of making the CPU the default for everything else."""
+    """The module klujax; it makes the CPU JAX's default platform, which is undone here."""
     platform = jax.config.read("jax_platform_name")
     library = need("klujax", "sparse", "A sparse factorisation of a matrix that has no narrow band")
     jax.config.update("jax_platform_name", platform)
@@ -99,14 +99,15 @@ def _library() -> types.ModuleType:
 
 @functools.cache
 def _analysis(pattern: Pattern) -> Any:
-    """KLU's symbolic analysis, kept for good: compiled programs hold its address."""
+    """KLU's symbolic analysis, never freed because compiled programs contain its address."""
     with jax.ensure_compile_time_eval():
         return _library().analyze(pattern.rows, pattern.cols, pattern.size)
 
 
 @functools.lru_cache(maxsize=64)
 def _with_diagonal(pattern: Pattern) -> tuple[Pattern, np.ndarray, np.ndarray]:
-    """The pattern with its diagonal, the source of each entry (none: count), and where it is."""
+    """The pattern with its diagonal, the source of each entry (`count` if new), and the diagonal's
+    places."""
     from scipy.sparse import eye_array
 
     whole = Pattern.of(pattern.matrix + eye_array(pattern.size, dtype=bool))

@@ -15,11 +15,11 @@ from .factor import Vec, factor_jacobian, jacobian, solve
 from .vectors import Layout, add, mean_square
 
 EPS = float(jnp.finfo(jnp.float64).eps)
-ROUNDING_STEP = 1e-12  # a step this small, relative to what it is measured by, may be rounding
+ROUNDING_STEP = 1e-12  # a step this small, relative to its measure, may be due to rounding
 
 
 def _lazily(asked: Flag, answer: Callable[[], Any]) -> Flag:
-    """`asked & answer()`, computed only where it is asked (over lanes: where any lane asks)."""
+    """`asked & answer()`; the answer is computed only if `asked` (in any lane, over lanes)."""
 
     def once(state: tuple) -> tuple:
         return jnp.zeros((), bool), answer()
@@ -35,8 +35,8 @@ class Root(NamedTuple):
 def attach(residual: Callable[[Vec], Vec], root: Vec, factors: Factored, degree: int) -> Vec:
     """A root with its first `degree` derivatives (M38).
 
-    Chord-Newton from the root held constant: each repetition makes one more derivative exact, and
-    the value moves by rounding only.
+    Chord-Newton steps from the root, held constant: each step makes one more derivative exact, and
+    changes the value by rounding only.
     """
     out = frozen(root)
     for _ in range(degree):
@@ -45,9 +45,9 @@ def attach(residual: Callable[[Vec], Vec], root: Vec, factors: Factored, degree:
 
 
 def own_moves(given: Leaves) -> Leaves:
-    """Every number moved by about its own size, in three ways along a new first axis.
+    """Changes of every number by about its own size: three variants along a new first axis.
 
-    Signs and sizes are mixed differently in each, so that nothing cancels in all of them.
+    Signs and sizes differ between the variants, so that nothing cancels in all of them.
     """
     out = []
     for k, leaf in enumerate(given):
@@ -67,19 +67,19 @@ def newton(
 ) -> Root:
     """A root by Newton's method with the exact Jacobian, to rounding (M37).
 
-    Where a step makes the residual larger it is shortened. `found` is false, and the value NaN,
-    where the iteration does not settle. A root near zero has no size of its own to measure steps
-    by: `moves` says how the residual changes where what it is given moves by about its own size,
-    and steps that rounding of what it is given would explain as well are at their end (M91).
+    A step that makes the residual larger is shortened. If the iteration does not converge, `found`
+    is false and the value NaN. The size of a root near zero is no measure for steps: `moves` says
+    how the residual changes when its inputs change by about their own size, and the iteration
+    ends where steps are as small as rounding of these inputs would cause (M91).
     """
 
     structure = None if layout is None else layout.structure
 
     def rounded(y: Vec, new: Vec, factors: Factored, step: Vec) -> Flag:
-        """Whether a step that does not help is one of rounding.
+        """Whether a step that does not reduce the residual is due to rounding.
 
-        The Jacobian is the same at both of its ends, so that it had to help; and it is as short as
-        steps that rounding of what the equations are given explains.
+        The Jacobian is the same before and after the step, so that it should have helped; and the
+        step is as short as those that rounding of the inputs of the equations causes.
         """
         assert moves is not None
         there = solve(factors, jax.jvp(residual, (new,), (step,))[1])
@@ -110,7 +110,7 @@ def newton(
             asked = worse & ~settled & (damping == 1.0)
             settled = settled | _lazily(asked, lambda: rounded(y, new, factors, step))
         keep = worse & ~settled & ~tiny
-        # after a tiny step the residual is rounding: the next step cannot help
+        # after a tiny step the residual is mere rounding: another step would not help
         y = tuple(jnp.where(keep, a, b) for a, b in zip(y, new, strict=True))
         r = tuple(jnp.where(keep, a, b) for a, b in zip(r, r_new, strict=True))
         damping = jnp.where(keep, 0.5 * damping, jnp.minimum(2.0 * damping, 1.0))

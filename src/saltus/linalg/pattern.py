@@ -1,6 +1,6 @@
-"""The sparsity of large Jacobians: their pattern, few directions that reveal it, a narrow order.
+"""The sparsity of large Jacobians: the pattern, few directions that give all entries, an order.
 
-Detected once per system, on the host; everything that runs later uses it as constants.
+The pattern is detected once per system, on the host; compiled programs contain it as constants.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pattern:
 
     @classmethod
     def of(cls, matrix: Any) -> Pattern:
-        """From anything that SciPy takes for a sparse matrix, or from a dense one."""
+        """A pattern from a dense matrix, or from anything that SciPy accepts as a sparse one."""
         from scipy.sparse import csr_array
 
         matrix = csr_array(matrix, dtype=bool)
@@ -62,17 +62,17 @@ class Pattern:
 
     @property
     def colours(self) -> Colours:
-        """Directions for the values, few enough to be worth it."""
+        """Groups of columns (or rows): one direction for each gives all values."""
         return _colours(self)
 
     @property
     def order(self) -> np.ndarray:
-        """The permutation with the smaller band: reverse Cuthill-McKee, or none."""
+        """The better order for a narrow band: reverse Cuthill-McKee, or the order as it is."""
         return _order(self)
 
     @property
     def bandwidth(self) -> tuple[int, int]:
-        """How many diagonals there are below and above the main one, in that order."""
+        """The numbers of diagonals below and above the main one, if entries are in `order`."""
         return _bandwidth(self, self.order)
 
     def values(self, fn: Callable, y: Vector) -> Vector:
@@ -89,7 +89,7 @@ class Pattern:
         return take(compressed.reshape(-1), places)
 
     def dense(self, values: Array) -> Matrix:
-        """The matrix [size, size] of the values [count]."""
+        """The dense matrix [size, size] with the values [count]."""
         return jnp.zeros((self.size, self.size), values.dtype).at[self.rows, self.cols].set(values)
 
     def multiply(self, values: Array, vector: Vector) -> Vector:
@@ -103,7 +103,7 @@ class Pattern:
 def missing(pattern: Pattern, fn: Callable, y: Vector) -> tuple[int, int, float] | None:
     """An entry of the Jacobian of `fn` at `y` that a pattern leaves out: row, column, value.
 
-    Seen by a product with a random vector, so it costs little where the pattern is right."""
+    Found by a product with a random vector, which costs little if the pattern is right."""
     direction = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.5, pattern.size), y.dtype)
 
     @jax.jit
@@ -129,8 +129,9 @@ def missing(pattern: Pattern, fn: Callable, y: Vector) -> tuple[int, int, float]
 
 @dataclass(frozen=True)
 class Colours:
-    """Columns of one group share no row (`by_rows`: rows share no column), so that one derivative
-    in the direction of their sum has the entries of all of them."""
+    """Groups of columns that share no row (`by_rows`: of rows that share no column).
+
+    One derivative, in the direction of the sum of a group, has the entries of all its columns."""
 
     group: np.ndarray
     count: int
@@ -141,7 +142,7 @@ class Colours:
 
 
 def take(values: Array, places: np.ndarray) -> Array:
-    """`values[places]` with places known to be inside."""
+    """`values[places]` for places that are all inside the array."""
     return values.at[places].get(mode="promise_in_bounds")
 
 
@@ -155,7 +156,7 @@ def _matrix(pattern: Pattern) -> csr_array:
 
 @functools.lru_cache(maxsize=64)
 def _colours(pattern: Pattern) -> Colours:
-    """By columns or by rows: the fewest are needed where the fullest row (column) is short."""
+    """Groups of columns or of rows: at least as many as the fullest row (column) has entries."""
     ways = [(pattern.matrix, pattern.rows, False), (pattern.matrix.T.tocsr(), pattern.cols, True)]
     ways = sorted((int(np.bincount(at).max(initial=0)), flag, m) for m, at, flag in ways)
     best = Colours(np.arange(pattern.size), pattern.size, False)
@@ -167,9 +168,9 @@ def _colours(pattern: Pattern) -> Colours:
 
 
 def _greedy(matrix: csr_array) -> np.ndarray:
-    """The first group that is free among the columns with which a column shares a row.
+    """A group for each column: the first that no column with a common row has.
 
-    In natural order (right for bands) and by number of neighbours; the better of the two.
+    Tried in natural order (best for bands) and by number of neighbours; the better is returned.
     """
     counts = matrix.astype(np.int32)
     shared = (counts.T @ counts).tocsr()
@@ -207,7 +208,7 @@ def _bandwidth(pattern: Pattern, order: np.ndarray) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _by_rows(pattern: Pattern) -> np.ndarray:
-    """Numbers of the entries, one line per row, filled up with `count`."""
+    """The numbers of the entries of each row, each row filled up with `count`."""
     lengths = np.bincount(pattern.rows, minlength=pattern.size)
     first = np.cumsum(lengths) - lengths
     wide = np.full((pattern.size, max(int(lengths.max(initial=0)), 1)), pattern.count)

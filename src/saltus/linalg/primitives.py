@@ -1,9 +1,9 @@
 """Programs for the linear algebra of large systems: one kernel each, with derivative rules.
 
 A program is a hashable callable on arrays. Bound as a primitive it stays in one piece: on a CPU it
-is compiled as one kernel wherever it is used, a solve is transposed by its own transpose instead
-of by that of its loops, and lanes are mapped inside. Everything here can be differentiated any
-number of times, in any nesting: the rules bind the same primitives again.
+is compiled as one kernel wherever it is used, the transpose of a solve is another solve instead of
+the transpose of its loops, and `vmap` is applied inside. All programs can be differentiated any
+number of times, in any nesting, because the rules bind the same primitives again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_TERMS = 1024  # of a product of matrices that is written out
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A program over lanes; `axes` says which of its arguments have them."""
+    """A program over lanes; `axes` says which of its arguments have an axis for them."""
 
     program: Program
     axes: tuple[int | None, ...]
@@ -143,7 +143,7 @@ def linear(
 ) -> Array:
     r"""$A^{-1} b$ from `program(*constants, b)`, linear in `b`, with `back` as its transpose.
 
-    `outside`: the programs call a library, which no kernel can hold.
+    With `outside`, the programs call a library, and cannot be part of a kernel.
     """
     primitive = _outside_p if outside else _inside_p
     return primitive.bind(*constants, vector, program=program, back=back)[0]
@@ -155,7 +155,7 @@ inverse_p = Primitive("saltus_inverse")
 def inverse(program: Callable, matrix: Matrix) -> Matrix:
     r"""$X = A^{-1}$ from `program(A)`, differentiated by $dX = -X\,dA\,X$.
 
-    That is also right for $X$ that inverts a block of $A$ and is zero elsewhere.
+    This also holds if $X$ is the inverse of a block of $A$ and zero elsewhere.
     """
     return inverse_p.bind(matrix, program=program)
 
@@ -180,7 +180,7 @@ def _inverse_jvp(
 
 
 def _times(a: Matrix, b: Matrix) -> Matrix:
-    """A product of matrices; small ones written out, for one kernel."""
+    """A product of matrices; small ones are written out, so that they stay in one kernel."""
     if a.shape[-1] ** 3 > MAX_TERMS:
         return a @ b
     return jnp.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
@@ -188,7 +188,7 @@ def _times(a: Matrix, b: Matrix) -> Matrix:
 
 @dataclass(frozen=True)
 class _Many:
-    """A program for one matrix, over lanes."""
+    """A program for one matrix, applied to each lane."""
 
     program: Callable
 

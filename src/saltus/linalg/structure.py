@@ -1,8 +1,8 @@
 r"""What a structure is: a way to factor large Jacobians most of whose entries are zero.
 
-A structure is chosen once for the pattern of a Jacobian (`linalg.factor.STRUCTURES`), and what
-solves with it knows no more of it than is written here. A Jacobian without a structure is dense:
-rows of scalars or a matrix, see `linalg/factor.py`.
+A structure is chosen once for the pattern of a Jacobian (`linalg.factor.STRUCTURES`); the methods
+use only the interface that is defined here. A Jacobian without a structure is dense: rows of
+scalars or a matrix, see `linalg/factor.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ..base.types import Array, Scalar
 from .structure import Structure
 
 Vec: TypeAlias = tuple[Array, ...]  # one array, or scalars
-MAX_SCALARS = 4  # entries, up to which a vector is a tuple of scalars
+MAX_SCALARS = 4  # most entries for which a vector is a tuple of scalars
 
 
 @dataclasses.dataclass(frozen=True)

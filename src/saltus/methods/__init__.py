@@ -20,12 +20,12 @@ __all__ = [
     "default",
 ]
 
-# All methods by name, in the order in which they are offered.
+# All methods by name, in the order in which messages list them.
 METHODS: dict[str, type[Method]] = {
     cls.__name__: cls for cls in (Tsit5, Dopri5, Dopri8, Radau5, Rodas5P)
 }
 
 
 def default(constrained: bool) -> Method:
-    """The method of a `solve` without one: explicit, or implicit where there are constraints."""
+    """The default method of `solve`: explicit, or implicit if there are constraints."""
     return Radau5() if constrained else Tsit5()

@@ -16,11 +16,11 @@ from ..linalg.vectors import add, mean_square, times
 from ..model.model import At
 from .stages import Field
 
-MAX_CHORD_ITERATIONS = 12  # of a step over another length than the recorded one
+MAX_CHORD_ITERATIONS = 12  # for a step of another length than the recorded one
 
 
 class Collocation(NamedTuple):
-    """`X_i = x + h sum_j a_ij f(X_j, Z_j)`, `0 = g(X_i, Z_i)` around one row start (M42).
+    """The equations `X_i = x + h sum_j a_ij f(X_j, Z_j)`, `0 = g(X_i, Z_i)` of one row (M42).
 
     The last node is the end of the step.
     """
@@ -66,7 +66,7 @@ class Collocation(NamedTuple):
         return self.end(out)
 
     def root(self, guess: list[Vec]) -> list[Vec]:
-        """The stages: Newton with the Jacobian at the guess; no derivatives."""
+        """The stages, by Newton's method with the Jacobian at the guess; no derivatives."""
         calm = self._replace(
             field=Field(self.field.model, frozen(self.field.par), frozen(self.field.at)),
             h=frozen(self.h),

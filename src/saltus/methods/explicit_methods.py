@@ -49,7 +49,7 @@ def tsit5() -> Tableau:
 
 
 class Tsit5(Explicit):
-    """Tsitouras' order 5(4): the default for ordinary differential equations."""
+    """Tsitouras' order 5(4): the default for ODEs. Settings: see `saltus.methods.Method`."""
 
     @property
     def tableau(self) -> Tableau:
@@ -65,7 +65,7 @@ def dopri5() -> Tableau:
 
 
 class Dopri5(Explicit):
-    """Dormand and Prince's order 5(4)."""
+    """Dormand and Prince's order 5(4). Settings: see `saltus.methods.Method`."""
 
     @property
     def tableau(self) -> Tableau:
@@ -74,7 +74,7 @@ class Dopri5(Explicit):
 
 @functools.cache
 def dopri8() -> Tableau:
-    """Dormand and Prince's order 8, Hairer's error estimates 5 and 3; numbers from SciPy."""
+    """Dormand and Prince's order 8 with Hairer's estimates of order 5 and 3; SciPy's numbers."""
     from scipy.integrate import DOP853 as rk
 
     s = rk.n_stages
@@ -84,7 +84,9 @@ def dopri8() -> Tableau:
 
 
 class Dopri8(Explicit):
-    """Dormand and Prince's order 8(5, 3): for tight tolerances."""
+    """Dormand and Prince's order 8(5, 3), for tight tolerances.
+
+    Settings: see `saltus.methods.Method`."""
 
     @property
     def tableau(self) -> Tableau:

@@ -1,7 +1,7 @@
 """Keeping the Jacobian of a large system, and its factors, from one step to the next.
 
-A new Jacobian is worth its price only when the iteration converges slowly, new factors only when
-the step size changes.
+A new Jacobian is computed only when the iteration converges slowly, and new factors only when the
+step size changes.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ..linalg.dense import Factored
 from ..linalg.factor import Jacobian
 from ..linalg.vectors import Layout
 
-MAX_UNKNOWNS_TO_RENEW = 40  # beyond, keeping the Jacobian pays
-MAX_CONTRACTION_TO_KEEP = 1e-3  # per iteration; beyond, the Jacobian is renewed
+MAX_UNKNOWNS_TO_RENEW = 40  # with more, keeping the Jacobian saves time
+MAX_CONTRACTION_TO_KEEP = 1e-3  # per iteration; above, the Jacobian is renewed
 
 Factoring: TypeAlias = Callable[[Jacobian, Scalar], tuple[Factored, Factored]]
 
 
 class Kept(NamedTuple):
-    """A Jacobian and its factors, and what is known of their age."""
+    """A Jacobian and its factors, and whether they are out of date."""
 
     jac: Jacobian
     factors: Tree  # of the real and of the complex system
-    h: Scalar  # the step size of the factors; 0: none
-    stale: Flag  # the Jacobian belongs to an earlier start
-    renew: Flag  # it must be evaluated before the next attempt
+    h: Scalar  # the step size of the factors; 0 if there are none
+    stale: Flag  # the Jacobian was evaluated at an earlier state
+    renew: Flag  # the Jacobian must be evaluated before the next attempt
     slow: Flag  # the last iteration converged slowly
 
 
@@ -39,7 +39,7 @@ def worthwhile(layout: Layout) -> bool:
 
 
 def nothing_kept(layout: Layout, factors: Factoring) -> Kept:
-    """What is kept before the first attempt: the right shapes, and nothing to use."""
+    """What is kept before the first attempt: zeros of the right shapes, to be renewed."""
     n = layout.size
     shape = (n, n) if layout.structure is None else (layout.structure.pattern.count,)
     jac = jnp.zeros(shape)
@@ -61,15 +61,15 @@ def renewed(kept: Kept, h: Scalar, jacobian: Callable[[], Jacobian], factors: Fa
 
 
 def judged(kept: Kept, converged: Flag, rate: Scalar) -> Kept:
-    """What is kept after an attempt: one that failed with an old Jacobian asks for a new one."""
+    """What is kept after an attempt; if it failed with an old Jacobian, a new one is needed."""
     return kept._replace(renew=~converged & kept.stale, slow=rate > MAX_CONTRACTION_TO_KEEP)
 
 
 def moved(kept: Kept) -> Kept:
-    """What is kept after an accepted step: the Jacobian now belongs to an earlier state."""
+    """What is kept after an accepted step: the Jacobian is now that of an earlier state."""
     return kept._replace(stale=jnp.ones_like(kept.stale), renew=kept.slow)
 
 
 def steadier(factor: Scalar) -> Scalar:
-    """The factor of a step length without small increases, which are not worth new factors."""
+    """The factor of the next step length; small increases, which need new factors, become 1."""
     return jnp.where((factor >= 1.0) & (factor <= 1.2), 1.0, factor)

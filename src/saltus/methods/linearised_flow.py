@@ -1,8 +1,9 @@
 """The error that a method makes on the linearised flow, from a few products with its Jacobian.
 
-On `u' = f_x u + f_p v` a step has the error `C (h J)^(d-1) h u'` to leading order, and `C h^d`
-times a derivative in time where coefficients change (M95). Neither needs a step: powers of the
-Jacobian, and differences of the slope at some times. What is stiff is damped, as in the method.
+On `u' = f_x u + f_p v`, the tangent `u` with its push `f_p v`, a step has the error
+`C (h J)^(d-1) h u'` to leading order, and `C h^d` times a derivative in time where coefficients
+change (M95). Neither needs a step: the first is computed from powers of the Jacobian, the second
+from differences of the slope between some times. Stiff components are damped, as in the method.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ..model.algebraic_states import attached
 from ..model.model import At, Model, Par
 from .tangent_error import Phase, Tangent, Way, begun, flat, gentle, unflat, way
 
-STIFF_POWERS = 5  # of `w` in an error: what is stiff follows the rest, and adds no error
-SETTLING_STEPS = 64  # that a tangent has behind it if it is first needed between jumps
+STIFF_POWERS = 5  # of `w` in an error: stiff components follow the others, and add no error
+SETTLING_STEPS = 64  # that a tangent is damped by if it is first needed between jumps
 
 
 class Leading(NamedTuple):
@@ -35,7 +36,7 @@ class Leading(NamedTuple):
 
 
 class Damping(NamedTuple):
-    """The map `w = (1 - gamma h J)^-1` of flat vectors, of which implicit methods are made."""
+    """The map `w = (1 - gamma h J)^-1` of flat vectors, which is part of all implicit methods."""
 
     apply: Callable[[Vector], Vector]
     gamma: float
@@ -52,7 +53,7 @@ class Line(NamedTuple):
     push: Way
 
     def moves(self, u: Vector, place: Scalar, part: Scalar) -> Vector:
-        """`h (f_x u + part f_p v)` at a `place` of the step, 0 to 1."""
+        """`h (f_x u + part f_p v)` at a `place` in the step, from 0 to 1."""
         model, par, at = self.model, self.par, self.at
         along = lambda a, b: tuple(
             (u + place * (v - u)).astype(u.dtype) for u, v in zip(a, b, strict=True)
@@ -71,12 +72,12 @@ class Line(NamedTuple):
 
 
 class Explored(NamedTuple):
-    """What was found of the linearised flow along a step."""
+    """What was computed of the linearised flow along a step."""
 
-    power: Vector  # (h J)^(d-1) h u'; of implicit methods h u'
-    end: Vector  # the tangent at the end, as a Taylor sum; of implicit methods h u' there
+    power: Vector  # (h J)^(d-1) h u'; h u' for implicit methods
+    end: Vector  # the tangent at the end, as a Taylor sum; h u' there for implicit methods
     change: Vector  # h^d times the derivatives of the slope in time
-    part: Scalar  # of the push
+    part: Scalar  # of the push that is used
 
 
 def travelled(
@@ -90,7 +91,7 @@ def travelled(
     leading: Leading,
     damping: Damping | None,
 ) -> tuple[Vector, Vector, Vector, Scalar]:
-    """A tangent at both ends of a step, the error that the method makes on it, and its push."""
+    """A tangent at both ends of a step, the error of the method on it, and the part of its push."""
     line = Line(model, par, at, ahead, h, way(model, at, par))
     u = begun(tangent, sizes)
     if damping is not None:
@@ -105,7 +106,7 @@ def travelled(
 def _explored(
     line: Line, tangent: Tangent, u: Vector, sizes: Vector, degree: int, powers: bool
 ) -> Explored:
-    """One loop for all products, so that a program contains the linearised flow once."""
+    """All products, in one loop, so that a program contains the linearised flow once."""
     table = _tables(degree, powers)
     kinds, places, sums, differences = (jnp.asarray(v) for v in table)
 
@@ -129,7 +130,7 @@ def _explored(
 
 
 class Product(enum.IntEnum):
-    """What the Jacobian is multiplied with."""
+    """What the Jacobian is multiplied by."""
 
     ALONE = 0  # the push alone
     FIRST = 1  # the tangent and its push
@@ -139,7 +140,7 @@ class Product(enum.IntEnum):
 
 @functools.cache
 def _tables(degree: int, powers: bool) -> tuple[np.ndarray, ...]:
-    """Kind and place of each product, and its weights in the end and in the differences."""
+    """The kind and place of each product, and its weights in `end` and in `change`."""
     n = degree - 1
     chain = n if powers else 0
     kinds = [Product.ALONE, Product.FIRST] + [Product.POWER] * chain + [Product.SAMPLE] * degree
@@ -156,7 +157,7 @@ def _tables(degree: int, powers: bool) -> tuple[np.ndarray, ...]:
 
 
 def _damped(damping: Damping, u: Vector, found: Explored, degree: int) -> Explored:
-    """`(h J w)^(d-1) w^s h u'`, a step of an L-stable map, and the change without what is stiff."""
+    """`(h J w)^(d-1) w^s h u'`, a step of an L-stable map, and the change without stiff parts."""
     g, apply = damping.gamma, damping.apply
     _, b, c = _weights(g)
     step = _polynomial(damping, (g, g * (b + c), g * c), found.end)
@@ -172,12 +173,12 @@ def _damped(damping: Damping, u: Vector, found: Explored, degree: int) -> Explor
 
 
 def _settled(damping: Damping, u: Vector) -> Vector:
-    """A step of the same map without push: what decays within a few steps is gone."""
+    """A step of the same map without push: components that decay fast vanish."""
     return _polynomial(damping, _weights(damping.gamma), u)
 
 
 def _weights(g: float) -> tuple[float, float, float]:
-    """Of `w`, `w^2`, `w^3` in an L-stable stability function of order 2."""
+    """The weights of `w`, `w^2`, `w^3` in an L-stable stability function of order 2."""
     first, second = (1 - 3 * g) / g, (0.5 - 3 * g + 3 * g * g) / g**2
     return second, -first - 2 * second, 1 + first + second
 
@@ -193,6 +194,6 @@ def _polynomial(damping: Damping, weights: tuple[float, ...], v: Vector) -> Vect
 
 
 def _bounded(new: Vector, old: Vector) -> Vector:
-    """A tangent that has not grown."""
+    """The tangent `new`, shortened if it is larger than `old`."""
     size, before = jnp.max(jnp.abs(new)), jnp.max(jnp.abs(old))
     return new * jnp.where(size > before, before / jnp.where(size > 0, size, 1.0), 1.0)

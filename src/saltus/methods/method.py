@@ -1,7 +1,7 @@
-"""What a method is: numbers a user tunes, and a stepper the loop and the sweeps call.
+"""What a method is: settings that a user chooses, and a stepper that the loop and sweeps call.
 
-To write a method, subclass `Method` (tolerances, `control`, ...) with a `stepper` property, and
-`Stepper` for what that returns.
+To write a method, subclass `Method` (tolerances, `control`, ...) with a property `stepper`, and
+`Stepper` for what it returns.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FINEST_RTOL = 10 * float(np.finfo(np.float64).eps)
 
 
 class Trial(NamedTuple):
-    """A step that was computed and not yet judged."""
+    """A step that was computed, and neither accepted nor rejected yet."""
 
     end: At  # algebraic states included
-    k: Leaves  # the flow there
-    error: Scalar  # its scaled error
+    k: Leaves  # the flow at the end
+    error: Scalar  # the scaled error of the step
     middle: At  # state and slope half way
     k_middle: Leaves
     aux: Leaves  # recorded with the row, for `row` and `reach`
@@ -41,11 +41,11 @@ class Trial(NamedTuple):
     converged: Flag  # whether the equations of the step were solved
     evaluations: Whole  # of the flow
     retry: Flag | bool = False  # worth another attempt of the same length: the memory has changed
-    blind: Flag | bool = False  # its error says nothing about derivatives (tangent_error.py)
+    blind: Flag | bool = False  # `error` says nothing about derivatives (tangent_error.py)
 
 
 class Goal(NamedTuple):
-    """The accuracy an attempt is asked for."""
+    """The accuracy that an attempt should have."""
 
     rtol: Scalar
     atol: Leaves  # of the moving leaves, then of the algebraic ones
@@ -53,32 +53,32 @@ class Goal(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What is known of a method without taking a step."""
+    """What is known about a method without taking a step."""
 
     name: str
     order: int  # of the solution
     error_order: int  # the power of the step length in its error estimate
     leading: Leading  # that estimate on a linear flow
-    shortest: float = 0.0  # the part of a row below which a Taylor polynomial is better than a step
+    shortest: float = 0.0  # part of a row; below it a Taylor polynomial is better than a step
 
 
 class Stepper(abc.ABC):
     """One step of a method, for the loop that decides and for the sweeps that differentiate.
 
-    A stepper is frozen and hashable, since programs are compiled for it: a frozen dataclass. It has
-    its `traits` and four verbs, `attempt`, `row`, `redo` and `reach`; the rest has defaults for a
-    method that keeps nothing from one step to the next.
+    Programs are compiled for a stepper, so it is immutable and hashable: a frozen dataclass. A
+    method defines its `traits` and four functions, `attempt`, `row`, `redo` and `reach`; all others
+    have defaults, for methods that keep nothing from one step to the next.
 
-    `h` and `length` are signed: negative backward in time. `at` is where a row starts, `k` the flow
-    there. Derivatives are taken of `row` and `reach` only, up to the order `degree`, with respect
-    to `at`, `par` and `h`; both have to be finite and smooth at `h = 0`. What is found by iteration
-    is found without derivatives, which are then attached (`model.algebraic_states.attached`).
+    `h` and `length` are signed: negative backward in time. `at` is the start of a row, `k` the flow
+    there. Only `row` and `reach` are differentiated, up to the order `degree`, with respect to
+    `at`, `par` and `h`; both must be finite and smooth at `h = 0`. Iterations run without
+    derivatives, which are attached to their results (`model.algebraic_states.attached`).
     """
 
     @property
     @abc.abstractmethod
     def traits(self) -> Traits:
-        """Its name and its orders."""
+        """The name and the orders of the method."""
 
     @abc.abstractmethod
     def attempt(
@@ -88,19 +88,19 @@ class Stepper(abc.ABC):
 
     @abc.abstractmethod
     def row(self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, degree: int) -> At:
-        """The end of a recorded step as a smooth function of its start, `aux` as recorded."""
+        """The end of a recorded step as a smooth function of its start, with the recorded `aux`."""
 
     @abc.abstractmethod
     def redo(
         self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar
     ) -> tuple[At, Leaves]:
-        """A step of length `h` from the start of a row of this `length`, and the `aux` it has."""
+        """A step of length `h` from the start of a row of this `length`, and the step's `aux`."""
 
     @abc.abstractmethod
     def reach(
         self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar, degree: int
     ) -> At:
-        """The end of such a step as a smooth function: values inside a row."""
+        """The end of such a step as a smooth function, for values inside a row."""
 
     @property
     def name(self) -> str:
@@ -127,43 +127,45 @@ class Stepper(abc.ABC):
         return aux
 
     def memory(self, model: Model) -> Tree:
-        """What an attempt hands to the next one, before the first."""
+        """What each attempt passes to the next one, as it is before the first attempt."""
         return ()
 
     def accepted(self, memory: Tree) -> Tree:
-        """The memory once the loop has moved to the end of the step."""
+        """The memory after a step was accepted."""
         return memory
 
     def light(self, model: Model) -> bool:
-        """Whether a step is so little work that many of them are best done side by side."""
+        """Whether steps are so cheap that many of them are best computed at once."""
         return False
 
     def steady(self, model: Model) -> bool:
-        """Whether small increases of the step length should be left out."""
+        """Whether the step length should not be increased by small amounts."""
         return False
 
     def damping(self, model: Model, par: Par, at: At, h: Scalar) -> Damping | None:
-        """What damps stiff components in a step, of implicit methods."""
+        """How a step damps stiff components; None for explicit methods."""
         return None
 
 
 class Method(eqx.Module):
-    """A method with its tolerances. Changing a number never recompiles.
+    """A method with its settings. A change of a number never causes a compilation.
 
-    The error of a step is the root mean square of `error / (atol + rtol * max(|x0|, |x1|))` over
-    all states and integrals. `rtol` below the rounding of the states (2.2e-16, and 1.2e-7 where
-    one is a float32) is taken as that rounding. `control=Fixed(h)` turns the error control off;
-    `first_step` and `max_step` bound the steps.
+    The scaled error of a step, which must not exceed 1, is the root mean square of
+    `error / (atol + rtol * max(|x0|, |x1|))` over all states and integrals. `atol` is a number or a
+    pytree of numbers like the states. An `rtol` below the rounding of the states (2.2e-16, or
+    1.2e-7 if one is a float32) is replaced by that rounding. `control` chooses the step lengths:
+    `PI()` by the error, `Fixed(h)` all equal. `first_step` is the length of the first step, chosen
+    automatically if it is None, and `max_step` the longest that is allowed.
     """
 
     rtol: Array | float = 1e-8
-    atol: Tree = 1e-8  # a number, or a tree of them like the states
+    atol: Tree = 1e-8
     control: PI | Fixed = PI()
     first_step: Array | float | None = None
     max_step: Array | float = float("inf")
 
-    highest_index = 1  # of the equations it can treat
-    external = False  # whether it has a `simulate` of its own, outside of JAX
+    highest_index = 1  # of the equations that it can solve
+    external = False  # whether it has its own `simulate`, outside of JAX
 
     def __check_init__(self) -> None:
         who = type(self).__name__
@@ -204,7 +206,7 @@ class Method(eqx.Module):
         raise NotImplementedError
 
     def tolerance(self, rtol: Scalar) -> Scalar:
-        """The relative tolerance its error estimate is held to; `atol` is scaled alike."""
+        """The relative tolerance for its error estimate; `atol` is scaled by the same factor."""
         return rtol
 
 
@@ -228,13 +230,13 @@ def _check_tolerances(
     for v in rtol:
         if np.any(v > 1):
             raise ValueError(
-                f"{who}: rtol is {v}, so that no digit needs to be right. It is relative to the "
+                f"{who}: rtol is {v}, with which no digit needs to be right. It is relative to the "
                 "states: write rtol=1e-6 for six digits."
             )
         if np.any((v > 0) & (v < FINEST_RTOL)):
             raise ValueError(
                 f"{who}: rtol is {v}, finer than float64 can be ({FINEST_RTOL:.1e}). Write "
-                "rtol=1e-14, or rtol=0 to be held to atol alone."
+                "rtol=1e-14, or rtol=0 to use atol alone."
             )
     if adaptive and rtol and atol and not any(np.any(v > 0) for v in (*rtol, *atol)):
         raise ValueError(
@@ -249,7 +251,7 @@ def larger(a: Array, b: Array) -> Array:
 
 
 def scales(goal: Goal, x0: Leaves, x1: Leaves, atol: Leaves) -> list[Array]:
-    """What errors are measured by: `atol + rtol * max(|x0|, |x1|)`."""
+    """The units of errors: `atol + rtol * max(|x0|, |x1|)`."""
     return [
         a + goal.rtol * jnp.maximum(jnp.abs(u), jnp.abs(v))
         for u, v, a in zip(x0, x1, atol, strict=True)

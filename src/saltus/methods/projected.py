@@ -1,4 +1,4 @@
-"""Any method, with every step ending on the invariants of the system (M60)."""
+"""Any method, with each step followed by a projection onto the invariants (M60)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .method import Goal, Stepper, Traits, Trial
 
 
 def keeping(stepper: Stepper, model: Model) -> Stepper:
-    """The stepper, with steps that end on the invariants if the system has any."""
+    """The stepper, with steps projected onto the invariants if the system has any."""
     return stepper if model.invariant is None else Projecting(stepper)
 
 

@@ -39,7 +39,7 @@ ERROR = np.array([-13 - 7 * ROOT, -13 + 7 * ROOT, -1.0]) / 3
 
 
 def _decouple() -> tuple[float, complex, np.ndarray, np.ndarray]:
-    """Real T such that T^-1 A^-1 T decouples into one number and one pair (M39)."""
+    """A real T such that T^-1 A^-1 T decouples into a real and a complex equation (M39)."""
     values, vectors = np.linalg.eig(np.linalg.inv(A))
     real = int(np.argmin(np.abs(np.imag(values))))
     pair = int(np.argmax(np.imag(values)))
@@ -52,7 +52,9 @@ REAL, PAIR, T, T_INV = _decouple()
 
 
 class Radau5(Method):
-    """Radau IIA of order 5: for stiff equations and for DAEs of index 1 and 2."""
+    """Radau IIA of order 5, for stiff ODEs and for DAEs of index 1 and 2.
+
+    Settings: see `saltus.methods.Method`."""
 
     highest_index = 2
 
@@ -66,7 +68,7 @@ class Radau5(Method):
 
 
 class Memory(NamedTuple):
-    """The last collocation polynomial: its increments at the stages, and its length."""
+    """The last collocation polynomial: its increments at the stages, and the step's length."""
 
     increments: tuple[Vec, ...]
     length: Scalar
@@ -185,7 +187,7 @@ class RadauStepper(Stepper):
     def reach(
         self, model: Model, par: Par, at: At, h: Scalar, aux: Leaves, length: Scalar, degree: int
     ) -> At:
-        """The step map over `h` where the row was of this `length`; a Taylor map if it is short."""
+        """The end of a step of length `h` in a row of this `length`; by Taylor if it is short."""
         size = jnp.abs(length)
         short = (jnp.abs(h) <= self.shortest * size) | (size == 0)
         whole = jnp.where(size > 0, length, 1.0)
@@ -204,7 +206,7 @@ class RadauStepper(Stepper):
 
 
 def _guess(field: Field, h: Scalar, aux: Leaves, length: Scalar) -> list[Vec]:
-    """Stages of a step of length `h`, from the polynomial of one of another length."""
+    """Stages of a step of length `h`, from the polynomial of a step of another length."""
     y = frozen(field.start())
     inc = [add((1.0, s), (-1.0, y)) for s in frozen(_stages(aux))]
     ratio = frozen(h / length)
@@ -212,7 +214,7 @@ def _guess(field: Field, h: Scalar, aux: Leaves, length: Scalar) -> list[Vec]:
 
 
 def _factors(model: Model) -> jacobian_reuse.Factoring:
-    """The real and the complex factors of a step, as a function of Jacobian and length (M39)."""
+    """The real and the complex factors as a function of the Jacobian and the length (M39)."""
     field = Field(model, None, None)  # type: ignore[arg-type]
     layout, numbers = field.layout, field.mass_numbers()
 
@@ -238,7 +240,7 @@ def _transformed(z: Sequence[Vec]) -> tuple[Vec, Vec, Vec]:
 
 
 def _predicted(memory: Memory, h: Scalar) -> list[Vec]:
-    """Increments that the last polynomial predicts for the next step, or for another length."""
+    """Increments by the last polynomial, for the next step or for the same one, shortened."""
     ratio = h / memory.length
     base = [memory.ahead * v for v in lagrange(1.0)]
     out = []
@@ -295,7 +297,7 @@ def _newton(
         size = jnp.sqrt(total / 3)
         rate = jnp.where(s.k > 0, size / s.size, s.rate)
         bound = jnp.where(rate < 1, rate / (1 - rate), jnp.inf) * size
-        stuck = (s.k > 1) & (rate > 0.3) & (size <= 3e-3)  # at the rounding of the equations
+        stuck = (s.k > 1) & (rate > 0.3) & (size <= 3e-3)  # by rounding in the equations
         done = (size <= floor) | ((s.k > 0) & (bound <= wanted)) | stuck
         if least is not None:
             done = (

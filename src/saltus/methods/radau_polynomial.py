@@ -37,7 +37,7 @@ def lagrange_slopes(s: float) -> list[float]:
 
 @functools.lru_cache(maxsize=4)
 def quadrature(s: float) -> tuple[list[float], list[float]]:
-    """Weights of the integral from 0 to s, and of the value at s, of a quadratic through stages."""
+    """Weights of the integral over (0, s), and of the value at s, of a quadratic through stages."""
     inverse = np.linalg.inv(np.vander(C, 3, increasing=True))
     integral = np.array([s ** (k + 1) / (k + 1) for k in range(3)]) @ inverse
     value = np.array([s**k for k in range(3)]) @ inverse

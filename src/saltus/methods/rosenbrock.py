@@ -1,4 +1,4 @@
-"""Rosenbrock methods: stiff equations and index 1, without Newton iterations."""
+"""Rosenbrock methods, for stiff ODEs and DAEs of index 1, without Newton iterations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .tangent_error import blind
 
 
 class Rosenbrock(Method):
-    """A Rosenbrock method, for stiff equations and index 1."""
+    """A Rosenbrock method, for stiff ODEs and DAEs of index 1."""
 
     @property
     def tableau(self) -> RosenbrockTableau:
@@ -67,7 +67,7 @@ class RosenbrockStepper(Stepper):
         )
         count = jnp.full((), tab.stages, jnp.int32)
         sizes = scales(goal, model.moving_of(at), model.moving_of(end), goal.atol[: model.moving])
-        places = (0, tab.stages // 2 - 1, tab.stages - 3)  # the last two correct the one before
+        places = (0, tab.stages // 2 - 1, tab.stages - 3)  # the last two stages are corrections
         some = [(*field.layout.unpack(us[j])[:m], *qs[j]) for j in places]
         moves = [sum(map(jnp.abs, v)) for v in zip(*some, strict=True)]
         lost = blind(model, moves, sizes)
@@ -168,7 +168,7 @@ class _Step:
         return tuple(out)
 
     def values(self, k: Leaves) -> tuple[list[Vec], list[Leaves]]:
-        """Increments of all stages; no derivatives are taken of this."""
+        """The increments of all stages, without derivatives."""
         factors = self.matrix()
         field = self.field
         tau, y = field.at.tau, field.start()
@@ -180,7 +180,7 @@ class _Step:
         for i in range(self.tab.stages):
             if i:
                 f, r = self._stage(i, vs, us)
-            else:  # known: the flow at the start, where g is zero
+            else:  # known from the flow at the start, where g is zero
                 f, r = field.rows.pack((*k[:n], *none)), k[n:]
             v = solve(factors, add((1.0, f), (self.tab.d[i], in_time)))
             u = times(self.stretch, v)
@@ -191,7 +191,7 @@ class _Step:
         return us, qs
 
     def attached(self, degree: int) -> tuple[list[Vec], list[Leaves]]:
-        """The same with derivatives; the Jacobian's own derivative is among them (M44)."""
+        """The same with derivatives, which include those of the Jacobian (M44)."""
         factors = self.matrix()
         vs, us, qs = [], [], []
         for i in range(self.tab.stages):

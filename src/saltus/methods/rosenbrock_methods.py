@@ -11,7 +11,9 @@ from .tableaus import RosenbrockTableau, rows
 
 
 class Rodas5P(Rosenbrock):
-    """Rodas5P of order 5(4): for stiff equations and DAEs of index 1, without Newton iterations."""
+    """Rodas5P of order 5(4), for stiff ODEs and DAEs of index 1, without Newton iterations.
+
+    Settings: see `saltus.methods.Method`."""
 
     @property
     def tableau(self) -> RosenbrockTableau:
@@ -73,7 +75,9 @@ def rodas5p() -> RosenbrockTableau:
 
 
 def _rodas5p_middle(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """From `y(s) = (1 - s) y0 + s (y1 + (1 - s) (D1 + s D2 + s^2 D3))` with `D = dense u`."""
+    """Weights of the state and its slope at `s = 1/2`, from Steinebach's dense output.
+
+    `y(s) = (1 - s) y0 + s (y1 + (1 - s) (D1 + s D2 + s^2 D3))` with `D = dense u`."""
     dense = np.array([
         [
             25.948786856663858, -2.5579724845846235, 10.433815404888879, -2.3679251022685204,

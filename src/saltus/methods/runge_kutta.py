@@ -23,7 +23,7 @@ Flow = Callable[[Scalar, Leaves], Leaves]
 
 
 class Explicit(Method):
-    """An explicit method. On index-1 systems z is solved inside the flow."""
+    """An explicit method. In systems of index 1, z is solved inside the flow."""
 
     @property
     def tableau(self) -> Tableau:
@@ -101,7 +101,7 @@ class ExplicitStepper(Stepper):
 
 
 class _Seeker:
-    """The flow as a function of time and moving leaves; z is solved for, from its last value."""
+    """The flow as a function of time and moving leaves; z is solved from its last value."""
 
     def __init__(self, model: Model, par: Par, at: At, degree: int = 0):
         self.model, self.par, self.at, self.degree = model, par, at, degree
@@ -119,7 +119,7 @@ class _Seeker:
 
 
 class _Recorded(_Seeker):
-    """The same where the algebraic states of all stages are known."""
+    """The same if the algebraic states of all stages are known."""
 
     def __init__(self, model: Model, par: Par, at: At, degree: int, known: list[Leaves]):
         super().__init__(model, par, at, degree)
@@ -131,7 +131,7 @@ class _Recorded(_Seeker):
 
 
 def stage_maker(model: Model) -> Callable:
-    """How the stages of a step are best written: one after the other, or as a loop."""
+    """The function that computes the stages: written out, or in a loop if the flow is long."""
     return rolled_stages if model.long and model.constraint is None else stages
 
 
@@ -201,7 +201,7 @@ def error_norm(tab: Tableau, sizes: Sequence[Array], h: Scalar, ks: Sequence[Lea
 
 @functools.cache
 def leading(tab: Tableau) -> Leading:
-    """The first power that its error has on `x' = lambda x`; two estimates are combined (M20)."""
+    """The leading term of the error estimate on `x' = lambda x`; two are combined as in M20."""
     full = np.zeros((tab.stages, tab.stages))
     for j, row in enumerate(tab.a):
         full[j, : len(row)] = row
@@ -219,7 +219,7 @@ def leading(tab: Tableau) -> Leading:
 
 
 def _moves(h: Scalar, ks: Sequence[Leaves]) -> Leaves:
-    """How far each leaf moves."""
+    """A bound on how far each leaf moves in a step, from three stages."""
     some = zip(ks[0], ks[len(ks) // 2], ks[-1], strict=True)
     return tuple(jnp.abs(h) * (jnp.abs(a) + jnp.abs(b) + jnp.abs(c)) for a, b, c in some)
 

@@ -1,4 +1,4 @@
-"""What implicit methods share: the unknowns `y = (x, z)` of a step as one vector."""
+"""What implicit methods have in common: the unknowns `y = (x, z)` of a step as one vector."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tangent_error import flat, unflat
 
 
 class Field(NamedTuple):
-    """The right-hand side `(f, g)` and the rates on packed vectors, around one row start."""
+    """The right-hand side `(f, g)` and the rates as functions of packed vectors, for one row."""
 
     model: Model
     par: Par
@@ -51,12 +51,12 @@ class Field(NamedTuple):
         return self.rows.pack((*moving[: model.nx], *g)), moving[model.nx :]
 
     def rhs(self, tau: Scalar, y: Vec, place: int = 0) -> Vec:
-        """`(f, g)`; the place is one of those at which a linearised field is linearised."""
+        """`(f, g)`; `place` is used by fields that are linearised at several places."""
         return self.both(tau, y)[0]
 
     @property
     def rows(self) -> Layout:
-        """The layout of the equations: like the unknowns, but for the shapes of g."""
+        """The layout of the equations: that of the unknowns, but with the shapes of g."""
         rule = self.model.constraint
         if rule is None:
             return self.layout
@@ -88,8 +88,8 @@ class Field(NamedTuple):
     def felt(self, scale: Vec, jac: Jacobian, h: Scalar) -> Vec:
         """The scale, with multipliers near zero measured by their effect on x.
 
-        An error e of a multiplier moves x by `h f_z e`. One that moves it by a hundredth of the
-        scale of x counts as nothing, so that the units of a multiplier do not matter (M92).
+        An error e of a multiplier changes x by `h f_z e`. Up to a hundredth of the scale of x such
+        an error is ignored, so that the units of a multiplier do not matter (M92).
         """
         rule = self.model.constraint
         if rule is None or min(rule.index) == 1 or self.layout.structure is not None:
@@ -104,7 +104,7 @@ class Field(NamedTuple):
 
 
 def damped(field: Field, factors: Factored, shift: Scalar | float) -> Callable[[Vector], Vector]:
-    """`x -> (shift M - J)^-1 shift M x` of flat vectors; integrals stay as they are."""
+    """`x -> (shift M - J)^-1 shift M x` on flat vectors; integrals are not changed."""
     model, layout, mass = field.model, field.layout, field.mass()
     xs, none = model.x_of(field.at), tuple(jnp.zeros_like(v) for v in field.at.z)
     size = sum(int(np.prod(jnp.shape(v))) for v in xs)
@@ -125,7 +125,7 @@ def unknowns(model: Model) -> Layout:
 
 
 def norm_of(parts: list[tuple[Array, Array]]) -> Scalar:
-    """Root mean square of error / scale over everything."""
+    """The root mean square of error / scale over all entries."""
     total, size = 0.0, 0
     for error, scale in parts:
         ratio = error / scale

@@ -1,4 +1,4 @@
-"""Accept or reject, and the next step size."""
+"""Step size control: the length of the next step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from ..base.types import Array, Scalar
 
 
 class PI(eqx.Module):
-    """Proportional-integral step size control (Gustafsson 1991; Hairer and Wanner 1996)."""
+    """Proportional-integral step size control (Gustafsson 1991; Hairer and Wanner 1996).
+
+    After a step with the scaled error e, and e' in the step before, the step length is multiplied
+    by `safety * e'^beta / e^(1/q - 0.75 beta)`, but at least by `shrink` and at most by `grow`,
+    where q is the power of the step length in the error estimate.
+    """
 
     safety: Array | float = 0.9
     shrink: Array | float = 0.2
@@ -26,7 +31,7 @@ class PI(eqx.Module):
 
 
 class Fixed(eqx.Module):
-    """Steps of one size `h`, cut only at events and prescribed times (for order tests)."""
+    """Steps of one length `h`, shortened only at events and prescribed times (for order tests)."""
 
     h: Array | float
 

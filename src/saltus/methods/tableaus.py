@@ -1,4 +1,4 @@
-"""What a tableau is: the coefficients of one step, of an explicit or of a Rosenbrock method."""
+"""Tableaus: the coefficients of a step of an explicit or of a Rosenbrock method."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Row = tuple[float, ...]
 class Tableau:
     """Stages `k_i = f(t + c_i h, x + h sum_j a_ij k_j)`, the result `x + h sum b_i k_i`.
 
-    The error estimate is `h sum e_i k_i`. The last row of `a` is `b`: the last stage is the flow at
-    the end of the step, which is also the first stage of the next.
+    The error estimate is `h sum error_i k_i`, proportional to `h^error_order`. The last row of `a`
+    is `b`: the last stage is the flow at the end of the step, which is also the first stage of the
+    next step. `mid` and `mid_slope` are the weights of the state and its slope half way.
     """
 
     name: str
@@ -24,7 +25,7 @@ class Tableau:
     a: tuple[Row, ...]
     b: Row
     c: Row
-    error: tuple[Row, ...]  # one or two estimates (Dopri8 blends a third- and a fifth-order one)
+    error: tuple[Row, ...]  # one or two estimates (Dopri8 combines those of order 5 and 3, M20)
     mid: Row = dataclasses.field(default=())
     mid_slope: Row = dataclasses.field(default=())
 
@@ -38,7 +39,7 @@ class RosenbrockTableau:
     """Stages `u_i` of a step in Steinebach's form (M43), the result `y + sum b_i u_i`.
 
     `M u_i / (gamma h) - f_y u_i = f(t + c_i h, y + sum a_ij u_j) + M sum coupling_ij u_j / h
-    + d_i h f_t`. The error estimate is `sum error_i u_i`.
+    + d_i h f_t`. The error estimate is `sum error_i u_i`, proportional to `h^error_order`.
     """
 
     name: str
@@ -73,7 +74,20 @@ def explicit_tableau(
     c: np.ndarray,
     error: list,
 ) -> Tableau:
-    """Append the final stage (the flow at the end) and the midpoint weights."""
+    """The tableau of an explicit method with s stages, from its usual coefficients.
+
+    `name` is the name of the method and `order` the order of its result. `a` is the strictly lower
+    triangular matrix with s rows, `b` has the s weights of the result and `c` the s nodes. A
+    further stage, the flow at the end of the step, is added, so that there are s + 1 stages `k_i`.
+    The weights for the middle of the step are computed.
+
+    `error` is a list of one or two error estimates, each a list of s + 1 weights: the estimate is
+    `h sum error_i k_i`. For an embedded formula with weights `b2` these are `b - b2`, with a last
+    entry for the added stage, 0 if the formula does not use it. `error_order` is the power of `h`
+    to which the estimate is proportional, one more than the order of the embedded formula: 5 for a
+    pair of order 5(4). Of two estimates, the first has the higher order; they are combined as in
+    M20, and `error_order` is the power of `h` in the combination.
+    """
     s = len(b)
     full = np.zeros((s + 1, s + 1))
     full[:s, : a.shape[1]] = a
@@ -118,10 +132,10 @@ def _elementary_weights(a: np.ndarray, c: np.ndarray) -> list[tuple[int, int, np
 
 
 def midpoint(a: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of the state and its slope in the middle of a step, from the stages at hand.
+    """Weights of the state and its slope in the middle of a step, from the stages `a`, `c`.
 
     The smallest weights that satisfy all order conditions of a continuous extension at
-    theta = 1/2, of the highest order the stages allow. Only event detection looks at them.
+    theta = 1/2, of the highest order that the stages allow. Only event detection uses them.
     """
     theta = 0.5
     trees = _elementary_weights(a, c)

@@ -1,9 +1,10 @@
-"""Steps that suit the linearised flow where the error of the states says nothing about it.
+"""Error control of the linearised flow where the error of the states says nothing about it.
 
-A system at rest has no error whatever the step, and one far below its absolute tolerance none that
-counts; but derivatives go with the linearised flow, which is as fast there as anywhere. So where a
-component moves by less than its tolerance in a step, one tangent in a fixed direction of no
-symmetry travels with the solution, and its error counts as well (M95).
+The states of a system at rest have no error however long the steps are, and those far below their
+absolute tolerance have none that counts; but derivatives follow the linearised flow, which is as
+fast there as anywhere. So if a component moves by less than its tolerance in a step, one tangent,
+in a fixed direction without symmetries, is computed along the solution, and its error counts as
+well (M95). Its push is the change that it gets from parameters.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ if TYPE_CHECKING:
     from .method import Goal
 
 REST_TOLERANCES = 1.0  # a component that moves by less in a step is at rest
-SMALLEST_RTOL = 3e-12  # a smaller one says that none was given
-DEFAULT_RTOL = 1e-8  # of tangents, where none was given
-MAX_PUSH = 1e-3  # of its unit: how far parameters move a new tangent in its first step
+SMALLEST_RTOL = 3e-12  # a smaller one means that only `atol` was given
+DEFAULT_RTOL = 1e-8  # for tangents, if only `atol` was given
+MAX_PUSH = 1e-3  # most that parameters change a new tangent in its first step, in its units
 EXACT_DEGREE = 4  # of polynomials in time that every method integrates exactly
 
 
 class Phase(enum.IntEnum):
-    """What is known of a tangent."""
+    """What is known about the tangent."""
 
     OFF = 0  # there is none
-    NEW = 1  # none yet since the start or a jump
-    WAITS = 2  # its step has not been tried
-    FITS = 3  # its step has
+    NEW = 1  # there was none since the start or a jump
+    WAITS = 2  # it is at the start of a step, whose error for it is not known
+    FITS = 3  # it is at the end of the step to be tried, whose error for it is known
 
 
 class Tangent(NamedTuple):
-    """A tangent of the moving leaves, in units of their tolerances; packed: loops copy leaves."""
+    """A tangent of the moving leaves, in one vector, because loops copy every leaf they carry."""
 
-    numbers: Vector  # its scaled error over the step that it fits, its push (`gentle`), its entries
-    seen: Scalar  # the length of the last step in which everything moved
+    numbers: Vector  # its scaled error over the step, the part of its push (`gentle`), its entries
+    seen: Scalar  # the length of the last step in which all components moved
     phase: Whole
 
     @property
@@ -58,7 +59,7 @@ class Tangent(NamedTuple):
 
     @property
     def entries(self) -> Vector:
-        """As one vector, at the end of the step that it fits."""
+        """The tangent as one vector, at the end of the step over which `error` is."""
         return self.numbers[2:]
 
 
@@ -78,16 +79,14 @@ def unflat(vector: Vector, like: Sequence[Array]) -> Leaves:
 
 
 class Way(NamedTuple):
-    """A direction in what a row depends on besides the moving leaves."""
+    """A direction in all that a row depends on besides the moving leaves."""
 
     rest: Leaves  # the other float leaves of a row state
     theta: Leaves
 
 
 def unborn(model: Model) -> Tangent | tuple[()]:
-    """What the loop carries before the first step.
-
-    Nothing for flows whose tangents are plain."""
+    """The tangent before the first step; `()` for flows that are `plain`, which need none."""
     if plain(model):
         return ()
     size = sum(v.size for v in model.flow_fn.traced.outputs)
@@ -96,44 +95,44 @@ def unborn(model: Model) -> Tangent | tuple[()]:
 
 
 def renewed(tangent: Tangent | tuple[()]) -> Tangent | tuple[()]:
-    """The same after a jump."""
+    """The tangent after a jump."""
     if not tangent:
         return tangent
     return tangent._replace(seen=jnp.zeros(()), phase=jnp.full((), Phase.NEW, jnp.int32))
 
 
 def asked(tangent: Tangent, blind: Flag, h: Scalar) -> Flag:
-    """Whether a step, `blind` or not, has to wait until its tangent was looked at.
+    """Whether the error of the tangent over a step, `blind` or not, must be known first.
 
-    Not where it is shorter than one in which everything moved: something else makes it short."""
+    Not if the step is no longer than one in which all components moved, and the tangent is off."""
     new = blind & (tangent.phase != Phase.FITS) & (h > tangent.seen)
     return (tangent.phase == Phase.WAITS) | new
 
 
 def counted(tangent: Tangent) -> Scalar:
-    """The error that a step has by its tangent."""
+    """The scaled error of the tangent over a step; 0 if there is none."""
     return jnp.where(tangent.phase == Phase.FITS, tangent.error, 0.0)
 
 
 def dropped(tangent: Tangent) -> Tangent:
-    """After a step that was rejected."""
+    """The tangent after a step was rejected."""
     return tangent._replace(
         phase=jnp.where(tangent.phase == Phase.FITS, Phase.WAITS, tangent.phase)
     )
 
 
 def taken(tangent: Tangent, blind: Flag, h: Scalar) -> Tangent:
-    """After a step that was accepted: it travels on as long as something rests."""
+    """The tangent after a step was accepted: it is needed while a component is at rest."""
     on = (tangent.phase == Phase.FITS) & blind
     phase = jnp.where(on, Phase.WAITS, Phase.OFF).astype(jnp.int32)
     return tangent._replace(seen=jnp.where(blind, tangent.seen, h), phase=phase)
 
 
 def begun(tangent: Tangent, sizes: Vector) -> Vector:
-    """The tangent that travelled last, or after a jump a new one.
+    """The last tangent, or after a jump a new one.
 
-    Not anew after steps without one: a stiff motion that is now and then at rest would pay for a
-    transient each time."""
+    After steps without a tangent it is not a new one, because a stiff motion that is at rest now
+    and then would need short steps for its transient each time."""
     return jnp.where(tangent.phase == Phase.NEW, _signs([sizes])[0] * sizes, tangent.entries)
 
 
@@ -147,7 +146,7 @@ def blind(model: Model, moves: Sequence[Array | int], sizes: Sequence[Array]) ->
 
 
 def relative(goal: Goal) -> Scalar:
-    """The relative tolerance; a tiny one says that only an absolute one was given."""
+    """The relative tolerance for the tangent; a tiny one means that only `atol` was given."""
     return jnp.where(goal.rtol < SMALLEST_RTOL, DEFAULT_RTOL, goal.rtol)
 
 
@@ -179,7 +178,7 @@ def way(model: Model, at: At, par: Par) -> Way:
 
 
 def gentle(tangent: Tangent, slope: Vector, sizes: Vector) -> Scalar:
-    """Which part of it, such that its `slope` times the step moves a new tangent little."""
+    """The part of the push by which a new tangent changes little: its change is `slope`."""
     size = jnp.sqrt(jnp.mean((slope / sizes) ** 2))
     part = jnp.where(size > MAX_PUSH, MAX_PUSH / jnp.where(size > 0, size, 1.0), 1.0)
     return jnp.where(tangent.phase == Phase.WAITS, tangent.push, part)
@@ -189,7 +188,7 @@ def gentle(tangent: Tangent, slope: Vector, sizes: Vector) -> Scalar:
 
 
 def _places(model: Model) -> tuple[int, int]:
-    """Where time and states begin and end among the arguments of the flow."""
+    """Where time and states begin and end in the arguments of the flow."""
     first = model.flow_fn.traced.n_consts + bool(model.kinks)
     return first, first + 1 + model.nx + model.n_z
 
@@ -213,7 +212,7 @@ def driven(model: Model) -> tuple[bool, ...]:
 def plain(model: Model) -> bool:
     """Whether tangents are polynomials in time that every method has exactly, or do not exist.
 
-    They are where the flow's derivatives are constant and its Jacobian is nilpotent.
+    The former is so if the flow's derivatives are constant and its Jacobian is nilpotent.
     """
     traced = model.flow_fn.traced
     avals = traced.inputs
@@ -231,7 +230,7 @@ def plain(model: Model) -> bool:
 
     try:
         closed = jax.make_jaxpr(tangents)(shapes, [shapes[k] for k in floats])
-    except Exception:  # a function without derivatives: nobody can ask for them
+    except Exception:  # a function without derivatives: there are no tangents
         return True
     if not model.light:
         return False

@@ -33,8 +33,8 @@ from ..linalg.pattern import Pattern
 from ..linalg.vectors import Layout, mean_square
 from .model import At, Model, Par
 
-MIN_PIVOT_RATIO = 1e-13  # z is not determined where pivots are farther apart
-MAX_STEEPNESS = 1e5  # of g_z by x, both relative; beyond, a singular point is close
+MIN_PIVOT_RATIO = 1e-13  # of the smallest to the largest; below it, z is not determined
+MAX_STEEPNESS = 1e5  # relative change of g_z per relative change of x; above, it is near singular
 
 
 @functools.lru_cache(maxsize=512)
@@ -92,7 +92,7 @@ def _equations(model: Model, at: At, par: Par) -> Callable[[Vec], Vec]:
 
 
 def solved(model: Model, at: At, par: Par) -> tuple[At, Flag]:
-    """The state with its z found from the guess in it, and whether there is one; no derivatives."""
+    """The state with z solved from the guess in it, and whether it was found; no derivatives."""
     if model.constraint is None:
         return at, jnp.ones((), bool)
     at, par = frozen((at, par))
@@ -108,9 +108,9 @@ def solved(model: Model, at: At, par: Par) -> tuple[At, Flag]:
 
 
 def _moves(model: Model, at: At, par: Par) -> Callable[[Vec], Vec]:
-    """How the equations for z change where all they are given moves by its own size.
+    """How the equations for z change when each of their inputs changes by its own size.
 
-    And where the state goes on along the flow for as long as it has gone."""
+    And when the state moves on along the flow for as long as the solve has lasted."""
     rows = Layout(model.constraint.rows)  # type: ignore[union-attr]
     n = len(at.w)
 
@@ -132,7 +132,7 @@ def _moves(model: Model, at: At, par: Par) -> Callable[[Vec], Vec]:
 
 
 def begun(model: Model, at: At, par: Par) -> At:
-    """A start with its z found from the guess; the guess where there is none."""
+    """A start with z solved from the guess; the guess itself if no z was found."""
     found = solved(model, at, par)
     if model.constraint is None:
         return at
@@ -154,7 +154,7 @@ def attached(model: Model, at: At, par: Par, degree: int) -> At:
 
 
 def determined(model: Model, at: At, par: Par, degree: int) -> At:
-    """The state with z found from the guess in it, and `degree` derivatives of it."""
+    """The state with z solved from the guess in it, and with `degree` derivatives of z."""
     if model.constraint is None:
         return at
     z = frozen(solved(model, at, par)[0].z)
@@ -226,9 +226,9 @@ def regularity(model: Model, at: At, par: Par) -> Scalar:
 
 
 def steepness(model: Model, at: At, par: Par) -> Scalar:
-    """How much of itself g_z changes where t and x move by about their own size, and z with them.
+    """The relative change of g_z when t and x change by about their own size, and z with them.
 
-    Whatever the units, and whatever the size of z: multipliers may well be zero together.
+    It depends neither on units nor on the size of z: multipliers may all be zero.
     """
     none = tuple(jnp.zeros_like(v) for v in at.z)
 
@@ -239,17 +239,17 @@ def steepness(model: Model, at: At, par: Par) -> Scalar:
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
-    """Of matrices, without the call of a library that would not fit into one kernel."""
+    """A product of matrices without calling a library, which a kernel cannot do."""
     return jnp.sum(a[:, :, None] * b[None, :, :], axis=1)
 
 
 def turning(
     model: Model, at: At, par: Par, time: Scalar, way: Leaves, moved: Leaves, follows: Flag
 ) -> tuple[Scalar, Scalar]:
-    """The change of g_z in units of itself, and of its determinant, by its slopes.
+    """The relative changes of g_z and of its determinant, to first order.
 
-    Over this time and this `way` of x; z has `moved`, or `follows` as the equations have it, and
-    farther by `moved`.
+    They are for a change of time by `time` and of x by `way`. z changes by `moved`; if `follows`,
+    it changes as the equations demand, and further by `moved`.
     """
     pack = layout(model)
     z = pack.pack(at.z)
@@ -273,7 +273,7 @@ def turning(
 
 
 def _runs_away(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Flag:
-    """Whether z changes out of all proportion in a moment in which x hardly changes."""
+    """Whether z changes by many times its size in a time in which x hardly changes."""
     n, m = model.nx, model.moving
 
     def of_state(tau: Scalar, moving: Leaves) -> Leaves:

@@ -1,6 +1,6 @@
-"""From what users write to a `Model`: every function traced, every structure checked.
+"""From a user's system to a `Model`: every function is traced, every structure is checked.
 
-Errors appear here, before the first step: what was wrong, what was expected, the line to write.
+Errors are raised here, before the first step: what was wrong, what was expected, what to write.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Built(NamedTuple):
     ticks: list[Ticks]  # the functions or numbers (period, offset) of each ticking event
 
 
-MAX_MODELS = 16  # of one system that are kept: for shapes of states, and for values it reads
+MAX_MODELS = 16  # kept of one system, for different shapes of states and values that it reads
 # Models live as long as the systems and the compiled programs that use them.
 _models: weakref.WeakKeyDictionary[Model, weakref.ref[Model]] = weakref.WeakKeyDictionary()
-_right: weakref.WeakSet[Model] = weakref.WeakSet()  # their given sparsity is that of the functions
+_right: weakref.WeakSet[Model] = weakref.WeakSet()  # whose given sparsity was found to be right
 
 
 class _Kept(dict):
-    """Models that live as long as their system; not copied with it."""
+    """Models that are kept with their system, but not copied or pickled with it."""
 
     def __reduce__(self) -> tuple:
         return _Kept, ()
@@ -153,13 +153,13 @@ def _signal_aval(signal: Signal) -> jax.ShapeDtypeStruct:
 
 
 def _ticks(event: Event | TimeEvent) -> Ticks | None:
-    """The ticks of an event; those of no other event are known ahead."""
+    """The ticks of an event; None for an event that has none."""
     ticks = event.next_time if isinstance(event, TimeEvent) else None
     return ticks if isinstance(ticks, Ticks) else None
 
 
 def _named(name: str, ticks: Ticks) -> Ticks:
-    """The ticks of an event, their functions reported by its name where they fail."""
+    """The ticks of an event, with its name in errors of their functions."""
 
     def own(word: str, fn: T) -> T | Function:
         owner = f'event "{name}": {word} of every'
@@ -177,7 +177,7 @@ def _told(event: Event | TimeEvent) -> bool:
 
 
 def build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
-    """The model of a system for these shapes, and checks that need numbers."""
+    """The model of a system for these shapes, after checks that need numbers."""
     built = _build(system, shapes, parts)
     given = system.sparsity is not None and not isinstance(system.sparsity, str)
     if given and built.model not in _right:
@@ -200,7 +200,7 @@ def _first_arguments(built: Built, parts: Parts) -> tuple[Leaves, Par]:
 
 
 def _build(system: HybridSystem, shapes: tuple, parts: Parts) -> Built:
-    """The model of a system for these shapes, from the cache where it was built before.
+    """The model of a system for these shapes, from the cache if it was built before.
 
     It is built again when something that the system's functions read has changed.
     """

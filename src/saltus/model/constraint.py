@@ -1,7 +1,7 @@
 """The constraint of a system, traced and checked: how many equations, of which index.
 
-What can be seen before the first step is said before the first step: the wrong number of equations,
-an index that the structure contradicts, a set of equations that cannot determine z.
+What can be known before the first step is reported before it: the wrong number of equations, an
+index that the structure contradicts, equations that cannot determine z.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def constraint(
 
 
 class _Content(NamedTuple):
-    """Whether an equation contains differential and algebraic states."""
+    """Whether an equation contains differential states, and whether it contains algebraic ones."""
 
     x: bool
     z: bool
 
 
 def _contents(system: HybridSystem, tracer: Tracer, fn: Fn, flagged: bool, count: int) -> dict:
-    """What the equations contain in each mode (one, "", without modes); None for pins."""
+    """What the equations contain in each mode ("" if there are no modes); None for pins."""
 
     def of(fn: Fn, shift: int) -> list:
         first = fn.traced.n_consts + shift
@@ -87,7 +87,7 @@ def _contents(system: HybridSystem, tracer: Tracer, fn: Fn, flagged: bool, count
 
 
 def _check_contents(names: tuple, modes: dict) -> None:
-    """Equations relate states, and have one index in all modes."""
+    """Check that equations contain states, and have the same index in all modes."""
     for j, name in enumerate(names):
         own = {mode: contents[j] for mode, contents in modes.items() if contents[j] is not None}
         for mode, content in own.items():
@@ -109,7 +109,7 @@ def _check_contents(names: tuple, modes: dict) -> None:
 
 
 def check_count(fn: Fn, shape: Shape, z: Shape, leaves: Leaves) -> None:
-    """There have to be as many equations as algebraic states."""
+    """Check that there are as many equations as algebraic states."""
     names = [n or "constraint" for n in shape.names()]
     have = sum(_size(v.shape) for v in fn.traced.outputs)
     want = sum(_size(jnp.shape(v)) for v in leaves)
@@ -171,7 +171,7 @@ def _index(system: HybridSystem, shape: Shape, names: tuple, uses: list[bool]) -
         if k not in (1, 2):
             raise ValueError(
                 f'HybridSystem: the index of equation "{name}" is {k!r}, expected 1 or 2. Systems '
-                "of higher index are lowered first, say by differentiating the constraint."
+                "of higher index must be reduced first, say by differentiating the constraint."
             )
         if k == 1 and not use:
             raise ValueError(
@@ -189,7 +189,7 @@ def _index(system: HybridSystem, shape: Shape, names: tuple, uses: list[bool]) -
 def _structure(
     tracer: Tracer, fn: Fn, z: list[int], names: tuple, rows: tuple, shapes: tuple
 ) -> None:
-    """Index 1 needs a way to assign each equation a variable of its own that it contains."""
+    """Check that equations of index 1 can be assigned different variables that they contain."""
     pattern = np.array([[_used(fn, i, [k]) for k in z] for i in range(len(rows))])
     if not all(_size(s) == 1 for s in (*rows, *shapes)):
         # leaves that are arrays: only whole rows and columns without any entry can be named
@@ -213,7 +213,7 @@ def _structure(
 
 
 def _affine(tracer: Tracer, fn: Fn, places: list[int]) -> bool:
-    """Whether z enters linearly: the derivative by z does not depend on z."""
+    """Whether the equations are linear in z: their derivatives by z do not depend on z."""
     avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in fn.traced.inputs]
 
     def slope(*args: Array) -> list[Array]:
@@ -233,19 +233,19 @@ def _affine(tracer: Tracer, fn: Fn, places: list[int]) -> bool:
 
 
 def _looks(action: Action, tracer: Tracer) -> bool:
-    """Whether a guard looks at z."""
+    """Whether a guard depends on z."""
     fn = action.guard
     assert fn is not None
     return _used(fn, 0, [fn.traced.n_consts + k for k in tracer.place_z])
 
 
 def check_active(owner: str, fn: Fn, tracer: Tracer) -> None:
-    """A guard is put in force at events: its condition must not change between them."""
+    """Check that `active`, which is evaluated at events only, does not change between them."""
     moving = {"t": [0], "x": tracer.place_x, "z": tracer.place_z}
     for name, places in moving.items():
         if _used(fn, 0, [fn.traced.n_consts + k for k in places]):
             raise ValueError(
                 f"{owner}: active depends on now.{name}, which changes between events, but a guard "
-                "is put in or out of force at events only. Let another event change d (or the "
-                "mode), and read that: active=lambda now, p: now.d == 1."
+                "is switched on or off at events only. Let another event change d (or the mode), "
+                "and read that: active=lambda now, p: now.d == 1."
             )

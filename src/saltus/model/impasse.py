@@ -25,14 +25,14 @@ from .algebraic_states import (
 )
 from .model import At, Model, Par
 
-MAX_FOLLOWED = 64  # algebraic numbers, up to which g_z is compared between the ends of a step
-MIN_PIVOT_LEFT = 1e-3  # part of a pivot that a step leaves; with less, it came to a singular point
+MAX_FOLLOWED = 64  # most algebraic numbers for which g_z is compared between the ends of a step
+MIN_PIVOT_LEFT = 1e-3  # least part of a pivot left after a step that passed no singular point
 
 
 def near_impasse(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Flag:
-    """Whether z is about to be undetermined: a hair's breadth away, g_z is another one.
+    """Whether g_z is nearly singular, or changes much within a small distance.
 
-    Asked where a solve gives up, to name the cause. `k` is the flow there.
+    Used where a solve stops, to name the cause. `k` is the flow there.
     """
     flat = ~(regularity(model, at, par) > MIN_PIVOT_RATIO)
     if model.pattern is not None:
@@ -42,7 +42,7 @@ def near_impasse(model: Model, at: At, par: Par, k: Leaves, atol: Leaves) -> Fla
 
 
 def with_cause(model: Model, at: At, par: Par, k: Leaves, atol: Leaves, code: Whole) -> Whole:
-    """A result, or `singular` where steps fail because z is all but undetermined."""
+    """The result `code`, or `singular` if steps fail because z is nearly undetermined."""
     failures = (Result.step_underflow, Result.newton_failed, Result.non_finite)
     failed = functools.reduce(jnp.logical_or, [code == int(f) for f in failures])
     ask = lambda: near_impasse(model, at, par, k, atol)
@@ -51,7 +51,7 @@ def with_cause(model: Model, at: At, par: Par, k: Leaves, atol: Leaves, code: Wh
 
 
 def followed(model: Model) -> bool:
-    """Whether steps are checked for singular points of g_z that they would pass."""
+    """Whether steps are checked for singular points of g_z between their ends."""
     rule = model.constraint
     if rule is None or rule.highest > 1 or model.pattern is not None:
         return False
@@ -59,11 +59,12 @@ def followed(model: Model) -> bool:
 
 
 def collapses(model: Model, before: At, after: At, par: Par, strict: bool) -> Flag:
-    """Whether g_z may have been singular between two states, or all but is at the second.
+    """Whether g_z may have been singular between two states, or nearly is at the second.
 
-    `A = g_z(before)^-1 g_z(after)` starts as the identity. On the way to a singular one a pivot of
-    its elimination comes down to zero; where it does so on the way to a regular one, a shorter
-    step shows no more of it. Steps that cannot be shortened are `strict`: their determinant counts.
+    `A = g_z(before)^-1 g_z(after)` is the identity for a step of length zero. On the way to a
+    singular point, a pivot of its elimination falls to zero. That can also happen without one, but
+    not after a shorter step. For a step that cannot be shortened (`strict`), the sign of the
+    determinant decides.
     """
     first, last = (
         _jacobian(model, _equations(model, at, par), layout(model).pack(at.z))
@@ -79,7 +80,7 @@ def collapses(model: Model, before: At, after: At, par: Par, strict: bool) -> Fl
 
 
 def _few_pivots(a: list[list[Scalar]]) -> tuple[Scalar, Scalar]:
-    """The least pivot without any exchange of rows, and their product; `a` holds columns."""
+    """The least pivot without exchanging rows, and the product of all; `a` holds columns."""
     n = len(a)
     for k in range(n):
         for j in range(k + 1, n):

@@ -1,7 +1,7 @@
-"""Numbers that a flow keeps at zero, and the way back to them (M60).
+"""Invariants, numbers that a flow keeps at zero, and the projection onto them (M60).
 
-A method that does not know of an invariant drifts off it, by its local error in every step. So
-every step of a system that declares one ends with a projection.
+A method drifts away from an invariant by its local error in every step. So every step of a system
+that declares one ends with a projection.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .validation import flow_leaves, residual_leaves
 if TYPE_CHECKING:
     from .builder import Tracer
 
-PROJECTION_ROUNDS = 3  # each multiplies the distance by its own size
+PROJECTION_ROUNDS = 3  # each multiplies the distance by about the first distance
 
 
 def invariant(system: HybridSystem, tracer: Tracer, x: Leaves) -> Invariant:
-    """What a system declares, traced and checked."""
+    """The invariant that a system declares, traced and checked."""
     found: dict = {}
     write = 'invariant=lambda now, p: now.x["a"] ** 2 + now.x["b"] ** 2 - 1'
     fn = tracer.fn(residual_leaves("invariant", system.invariant, write, found))
@@ -43,7 +43,7 @@ def invariant(system: HybridSystem, tracer: Tracer, x: Leaves) -> Invariant:
 def nearest(residual: Callable) -> Callable:
     """`(now, p) -> x`: the nearest state at which the residual vanishes, from one that is close.
 
-    Newton's method with the Jacobian held: every round multiplies the distance by its own size.
+    Newton's method with the first Jacobian: each round multiplies the distance by about the first.
     """
 
     def onto(now: Instant, p: Params) -> Tree:
@@ -80,7 +80,7 @@ def onto(model: Model, at: At, par: Par) -> Tree:
 def broken(model: Model, at: At, par: Par, rtol: Scalar | float, atol: Leaves) -> Flag:
     """Whether an invariant is violated by more than the tolerances explain.
 
-    The states could be moved by `10 (atol + rtol |x|)`; the Jacobian says what that does.
+    They explain errors of the states up to `10 (atol + rtol |x|)`, times the Jacobian.
     """
     if model.invariant is None:
         return jnp.zeros((), bool)

@@ -1,4 +1,4 @@
-"""Where the Jacobian of the algebraic equations may be different from zero."""
+"""Where the Jacobian of the flow and the constraint can be nonzero."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .builder import Tracer
     from .start_leaves import Parts
 
-MIN_SPARSE_SIZE = 40  # unknowns, from which a Jacobian is worth looking for zeros
+MIN_SPARSE_SIZE = 40  # least number of unknowns for which sparsity is detected
 
 
 def jacobian_pattern(
@@ -66,7 +66,7 @@ def jacobian_pattern(
 def check_given(model: Model, args: Leaves, par: Par) -> bool:
     """Compare a given pattern with the exact Jacobian at these arguments, if they are numbers.
 
-    An entry that it leaves out would spoil gradients without spoiling values."""
+    An entry that it leaves out would make gradients wrong, but not values."""
     n_x, n_z = model.nx, model.n_z
     args, par = frozen((args, par))
     if under_jit() or any(map(is_tracer, jax.tree.leaves((args, par)))):

@@ -1,9 +1,9 @@
-"""A jump as two pure functions: the last bit of flow up to the event, and the reset.
+"""A jump as two pure functions: the approach, the last bit of flow up to the event, and the reset.
 
-The approach starts where the flow rows before it ended, on the event up to rounding. Its length
-`delta` is zero in value but not in its derivatives: the root of the guard along the Taylor
-expansion of the flow (M5), or the time left to a prescribed time. A chained firing, triggered by
-another reset, has no approach: its guard is not zero.
+The approach starts where the last flow row ended, which is at the event up to rounding. Its length
+`delta` has the value zero, but nonzero derivatives: it is the root of the guard along the Taylor
+expansion of the flow (M5), or the time that is left to a prescribed time. An event that another
+reset triggers has no approach: its guard is not zero.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from .algebraic_states import attached, determined
 from .model import Action, At, Model, Par
 from .taylor import derivatives, moved
 
-HUGE_SLOPE = 1e200  # its square is infinite
+HUGE_SLOPE = 1e200  # its square overflows to infinity
 
 
 class Firing(NamedTuple):
-    """What was decided about a jump: the member of a family; `due` replaces a prescribed time."""
+    """What was decided about a jump: the member of a family, and the time `due` if it is given."""
 
     member: Whole | int
     due: Scalar | None = None
-    grazes: Flag | bool = False  # its guard may only touch zero: its slope counts as zero
-    jumps: Flag | bool = False  # its guard jumps over zero: what the place depends on is not known
+    grazes: Flag | bool = False  # the guard may only touch zero: its slope counts as zero
+    jumps: Flag | bool = False  # the guard jumps over zero: the time may depend on anything
 
 
 def root_length(
@@ -41,8 +41,8 @@ def root_length(
 ) -> Scalar:
     """The root `delta` of the guard along the Taylor flow, with `len(terms)` derivatives (M5).
 
-    Chord-Newton from zero with the slope held constant: iteration r makes the r-th derivative
-    exact, and the value moves by rounding only.
+    Chord-Newton steps from zero with the slope held constant: step r makes the r-th derivative
+    exact, and changes the value by rounding only.
     """
     degree = len(terms)
     looks = _looks(model, action)
@@ -57,7 +57,7 @@ def root_length(
     slope = jax.lax.stop_gradient(jax.jvp(lambda s: along(s, 1), (zero,), (one,))[1])
     none = jnp.logical_or(firing.grazes, firing.jumps)
     slope = jnp.where(none, 1.0, slope)
-    steep = jnp.where(none, HUGE_SLOPE, 1.0)  # and of nothing it still makes nothing
+    steep = jnp.where(none, HUGE_SLOPE, 1.0)  # times zero it is still zero
     delta = zero
     for _ in range(degree):
         miss = jnp.where(firing.jumps, _anything(at, par), along(delta, degree))
@@ -67,7 +67,7 @@ def root_length(
 
 
 def _anything(at: At, par: Par) -> Scalar:
-    """A number that depends on everything."""
+    """A number that depends on the time, all states and all parameters."""
     leaves = (at.tau, *at.w, *par.theta)
     weights = (1.0 + 0.6180339887498949 * k % 1.0 for k in range(len(leaves)))
     total: Any = sum(w * jnp.sum(v) for w, v in zip(weights, leaves, strict=True))
@@ -75,7 +75,7 @@ def _anything(at: At, par: Par) -> Scalar:
 
 
 def _looks(model: Model, action: Action) -> bool:
-    """Whether the guard of an action looks at z."""
+    """Whether the guard of an action depends on z."""
     return model.constraint is not None and model.constraint.seen[model.guards.index(action)]
 
 

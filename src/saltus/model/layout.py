@@ -1,4 +1,4 @@
-"""Where things are in the leaves of a row state and in the parameters; nothing else knows it.
+"""The order of the leaves of a row state and of the parameters, defined here and nowhere else.
 
 A row state is `(tau, w, i, z)`: the offset from the start time, the float leaves
 `w = (x..., q..., d floats..., pending times...)`, the recorded leaves
@@ -33,7 +33,7 @@ class HasTheta(Protocol):
     def theta(self) -> Leaves: ...
 
 
-At_ = TypeVar("At_", bound=HasW)  # and the same with other leaves
+At_ = TypeVar("At_", bound=HasW)  # the result has the same type, with other leaves
 Par_ = TypeVar("Par_", bound=HasTheta)
 Record = TypeVar("Record")
 
@@ -71,7 +71,7 @@ def _with(record: Record, **changes: Any) -> Record:
 
 
 class Places:
-    """The places of a `Model`. `at` is anything with a field `w`, and `par` with one `theta`."""
+    """Places of a `Model`'s leaves. `at` is anything with a field `w`, `par` with one `theta`."""
 
     x: Shape
     q: Shape
@@ -216,7 +216,7 @@ class Places:
         return par.theta[self.first_tick + 2 * self.ticks : self.n_theta - 1]
 
     def probe_of(self, par: HasTheta) -> Scalar:
-        """How much of their local errors is added to steps, to estimate errors."""
+        """The part of its local error that is added to each step, for error estimates."""
         return par.theta[self.n_theta - 1]
 
     def with_probe(self, par: Par_, probe: Scalar) -> Par_:
@@ -229,7 +229,7 @@ class Places:
 
     @property
     def places_of_values(self) -> frozenset[int]:
-        """The places in theta of what is no time: p, values of inputs, closed-over floats."""
+        """The places in theta of what is not a time: p, values of inputs, closed-over floats."""
         values = (slot + 1 for _, slot in self.signals)
         closed_over = range(self.first_tick + 2 * self.ticks, self.n_theta - 1)
         return frozenset((*range(2, 2 + self.n_p[0]), *values, *closed_over))

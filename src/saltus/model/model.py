@@ -1,6 +1,6 @@
-"""A system as functions on leaves: what the loop, the sweeps and the solution compute with.
+"""A system as functions on leaves, which the loop, the sweeps and the solution use.
 
-Their places are in layout.py. A `Model` is hashable by what it computes.
+The order of the leaves is in layout.py. Models that compute the same are equal, and have one hash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..linalg.pattern import Pattern
 from ..system.inputs import Signal
 from .layout import At, Par, Places
 
-MAX_LIGHT, MAX_SHORT = 24, 100  # operations of a flow that is light, and of one that is not long
+MAX_LIGHT, MAX_SHORT = 24, 100  # most operations of a `light` flow, and of one that is not `long`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Fn:
     out: Treedef | None = None
 
     def closed_over(self, par: Par) -> list[Array]:
-        """The values of what it closes over."""
+        """The values that the function closes over."""
         return [par.theta[j] if kind == "f" else par.iota[j] for kind, j in self.slots]
 
     def __call__(self, args: Leaves, par: Par) -> list[Array]:
@@ -48,24 +48,24 @@ class Action:
     direction: int = 0
     terminal: bool = False
     level: bool = False
-    contact: bool = False  # never to go beyond zero
+    contact: bool = False  # must not go beyond zero
     size: int | None = None  # members of a family; None for a scalar guard
     index: int = 0  # place among guards, pending times, tick counts or segments
     guard: Fn | None = None
     active: Fn | None = None
     reset: Fn | None = None
     next_time: Fn | None = None
-    logged: bool = False  # an event of the user's, not of the machinery
+    logged: bool = False  # a user's event, not an internal one
     kink: bool = False  # a family made by `when`
     implicit: bool = False  # its reset solves equations
     moving: bool = False  # ticks whose period or offset may depend on parameters
-    zeno: bool = False  # the action after it, of that kind, fires where its events accumulate
+    zeno: bool = False  # the next action, of kind "zeno", fires where its events accumulate
     possible: Fn | None = None  # backward in time: whether it may have happened here
 
 
 @dataclasses.dataclass(frozen=True)
 class Constraint:
-    """The equations `0 = g` and what is known of them before the first step."""
+    """The equations `0 = g`, and what is known about them before the first step."""
 
     fn: Fn
     equations: tuple[str, ...]  # a name for each leaf of g
@@ -74,7 +74,7 @@ class Constraint:
     shapes: tuple[tuple[int, ...], ...]  # of the leaves of z
     rows: tuple[tuple[int, ...], ...]  # of the leaves of g
     pinned: Fn | None = None  # per leaf of g: in this mode it is `0 = z_i`
-    seen: tuple[bool, ...] = ()  # which guards (in order) look at z
+    seen: tuple[bool, ...] = ()  # which guards (in order) depend on z
 
     @property
     def highest(self) -> int:
@@ -83,7 +83,7 @@ class Constraint:
 
 @dataclasses.dataclass(frozen=True)
 class Invariant:
-    """Residuals that the flow keeps at zero, and the states near some others at which they are."""
+    """Residuals that the flow keeps at zero, and the projection of a state onto them."""
 
     fn: Fn
     names: tuple[str, ...]  # of its leaves
@@ -92,9 +92,9 @@ class Invariant:
 
 @dataclasses.dataclass(frozen=True)
 class Model(Places):
-    """Everything static about a solve. Equal models compute alike and share compiled code.
+    """Everything static about a solve. Equal models compute the same and share compiled code.
 
-    `build` hands out one object for all equal models, so that comparing is comparing identities.
+    `build` returns one object for all equal models, so that they are compared by identity.
     """
 
     x: Shape
@@ -120,7 +120,7 @@ class Model(Places):
         None  # where the Jacobian of (flow, constraint) by (x, z) can be nonzero
     )
     invariant: Invariant | None = None
-    one_way: bool = False  # made for time that goes forward
+    one_way: bool = False  # for solves forward in time only
 
     def __hash__(self) -> int:
         return self._hash
@@ -142,7 +142,7 @@ class Model(Places):
 
     @property
     def kind_dtype(self) -> np.dtype:
-        """The smallest integer that holds a row's kind: the tape is written for every row."""
+        """The smallest integer type for the kind of a row: the tape has one for every row."""
         return jnp.dtype("int8") if 2 * len(self.actions) + 1 < 127 else jnp.dtype("int32")
 
     @property
@@ -165,12 +165,12 @@ class Model(Places):
 
     @property
     def light(self) -> bool:
-        """Whether the flow is so short that copies of it cost next to nothing."""
+        """Whether the flow is so short that copies of it in a program cost very little."""
         return self.constraint is None and self.length <= MAX_LIGHT
 
     @property
     def long(self) -> bool:
-        """Whether the flow is so long a program that it should not be written down many times."""
+        """Whether the flow is so long that a program should not contain many copies of it."""
         return self.length > MAX_SHORT
 
     # -- arguments of user functions ----------------------------------------------------------
@@ -214,7 +214,7 @@ class Model(Places):
         return tuple(self.constraint.fn(self._flagged(at, par), par))  # type: ignore[union-attr]
 
     def _flagged(self, at: At, par: Par) -> Leaves:
-        """Arguments of functions in which `when` was taken apart."""
+        """The arguments of functions with `when`: the flags of its comparisons come first."""
         args = self.args(at, par)
         return (at.i[self.place_flags], *args) if self.kinks else args
 
@@ -224,14 +224,14 @@ class Model(Places):
         return tuple(self._guard_value(a, args, par) for a in self.guards)
 
     def _guard_value(self, action: Action, args: Leaves, par: Par) -> Array:
-        """A guard's value; 1 while it is not in force, where it may not even be defined."""
+        """A guard's value; 1 while it is not active, because it may not be defined there."""
         value = action.guard(args, par)[0]  # type: ignore[misc]
         if action.active is None:
             return value
         return jnp.where(action.active(args, par)[0], value, jnp.ones_like(value))
 
     def guard_active(self, at: At, par: Par) -> Leaves:
-        """Which guards are in force (`True` for those that always are)."""
+        """Which guards are active (`True` for those that always are)."""
         args = self.args(at, par)
         return tuple(True if a.active is None else a.active(args, par)[0] for a in self.guards)
 
@@ -243,7 +243,7 @@ class Model(Places):
         return jax.lax.dynamic_index_in_dim(value, member, keepdims=False)
 
     def time_of(self, action: Action, at: At, par: Par) -> Scalar:
-        """When a timed action is due, as an offset from t0; it may lie behind."""
+        """When a timed action is due, as an offset from t0; it may be in the past."""
         if action.kind == "time":
             return self.pending_of(at)[action.index] - par.t0
         if action.kind == "ticks":
@@ -258,7 +258,7 @@ class Model(Places):
         return par.t1 - par.t0
 
     def with_pending_times(self, at: At, par: Par) -> At:
-        """The same state with every `next_time` evaluated anew."""
+        """The same state with every `next_time` evaluated again."""
         timed = [a for a in self.actions if a.kind == "time"]
         if not timed:
             return at
@@ -270,7 +270,7 @@ class Model(Places):
     def reset(self, action: Action, at: At, par: Par, member: Whole | int) -> At:
         """The state just after `action` (M6): the reset, then counters.
 
-        Its algebraic states are a guess, and its pending times still old."""
+        Its algebraic states are a guess, and its pending times are those before the reset."""
         i = at.i
         if action.reset is not None:
             out = list(action.reset(self.args(at, par, member), par))

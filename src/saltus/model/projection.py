@@ -38,7 +38,7 @@ def slopes(model: Model, at: At, par: Par) -> Matrix:
 def projected(model: Model, at: At, par: Par) -> At:
     """The nearest x that satisfies the equations of index 2 (M46).
 
-    `x - x0 + g_x^T mu = 0, g(x) = 0`, by Newton on the values, then derivatives by attaching.
+    `x - x0 + g_x^T mu = 0, g(x) = 0`: values by Newton's method, derivatives by `attach`.
     """
     rule = model.constraint
     if model.invariant is not None:
@@ -71,7 +71,7 @@ def projected(model: Model, at: At, par: Par) -> At:
 
 
 def _kept(model: Model, at: At, par: Par) -> Vector:
-    """The equations of index 2 that are in force, as a vector."""
+    """The equations of index 2 that are not pinned, as a vector."""
     rule = model.constraint
     values = model.residuals(at, par)
     pins = (False,) * len(values)
@@ -85,7 +85,7 @@ def _kept(model: Model, at: At, par: Par) -> Vector:
 
 
 def along(model: Model, at: At, par: Par, step: Leaves, change: Leaves) -> Leaves:
-    """A small change of x that keeps the equations of index 2 when theta changes, the nearest one.
+    """The change of x nearest to `step` that keeps the equations of index 2 when theta changes.
 
     `step - g_x^T (g_x g_x^T)^+ (g_x step + g_theta change)`, to first order."""
     if model.constraint is None or model.constraint.highest == 1:
@@ -104,7 +104,7 @@ def along(model: Model, at: At, par: Par, step: Leaves, change: Leaves) -> Leave
 
 
 def _onto(model: Model, at: At, par: Par) -> At:
-    """The states moved onto the invariants: until they stay, then with derivatives."""
+    """The states projected onto the invariants: values until they converge, then derivatives."""
     calm, quiet = frozen((at, par))
     found = jax.lax.fori_loop(0, 20, lambda _, here: onto(model, here, quiet), calm)
     moved = tuple(v - w for v, w in zip(found.w, calm.w, strict=True))

@@ -1,4 +1,4 @@
-"""A start and parameters taken apart into leaves, with what is wrong with them said first."""
+"""The leaves of a start and of parameters, after checks of both."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Parts(NamedTuple):
 
 
 def dismantle(system: HybridSystem, start: Instant, p: Params) -> tuple[tuple, Parts]:
-    """The shapes and leaves of everything a solve is given."""
+    """The shapes and leaves of the start, the parameters and the inputs of a solve."""
     check_precision()
     if not isinstance(system, HybridSystem):
         write = "saltus.HybridSystem(flow=...), or saltus.automaton({...})"
@@ -47,13 +47,13 @@ def dismantle(system: HybridSystem, start: Instant, p: Params) -> tuple[tuple, P
     signals, u_tree = _signals(system, p)
     if system.check_start is not None:
         good = system.check_start(start.replace(u=_inputs(start.t, signals, u_tree)), p)
-        if good is not None:  # not known before the program runs
+        if good is not None:  # known only when the program runs
             start = start.replace(x=jax.tree.map(lambda v: jnp.where(good, v, jnp.nan), start.x))
     x_shape, x, _ = split(start.x, floats_only=True)
     if x_shape.statics or "k" in x_shape.kinds:
         raise TypeError(
             f"solve: x contains {x_shape.statics!r}, expected real numbers and arrays of them. "
-            "Put discrete things into d, and split complex numbers into two."
+            "Put discrete states into d, and split complex numbers into two."
         )
     if not x:
         raise ValueError(

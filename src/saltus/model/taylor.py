@@ -13,7 +13,7 @@ from .model import At, Model, Par
 
 
 def velocity(model: Model, at: At, par: Par, degree: int) -> Leaves:
-    """`(tau', w')` along the flow: discrete floats and pending times stand zeros."""
+    """`(tau', w')` along the flow; discrete floats and pending times do not change."""
     here = attached(model, at, par, degree)
     zeros = tuple(jnp.zeros_like(leaf) for leaf in model.held_of(at))
     return (jnp.ones_like(at.tau), *model.flow(here, par), *zeros)
@@ -22,8 +22,8 @@ def velocity(model: Model, at: At, par: Par, degree: int) -> Leaves:
 def derivatives(model: Model, at: At, par: Par, degree: int) -> list[Leaves]:
     """The first `degree` derivatives of `(tau, w)` in time, along the flow.
 
-    With `degree` further derivatives in view, z needs one less: the flow enters multiplied by
-    a length of zero.
+    They are differentiated up to `degree` times, for which z needs one derivative fewer, because
+    they are multiplied by a length whose value is zero.
     """
     rounds = max(degree - 1, 1)
 
@@ -36,7 +36,7 @@ def derivatives(model: Model, at: At, par: Par, degree: int) -> list[Leaves]:
 
 
 def moved(at: At, terms: list[Leaves], delta: Any) -> At:
-    """The state a time `delta` later; its algebraic states are zeros those of `at`."""
+    """The state a time `delta` later; its algebraic states are still those of `at`."""
     out, factorial = (at.tau, *at.w), 1.0
     for k, term in enumerate(terms):
         factorial = factorial * (k + 1)

@@ -1,6 +1,6 @@
-"""What model functions return, leaf by leaf, checked before the first step.
+"""Checks, before the first step, of what model functions return, leaf by leaf.
 
-Each message says what was wrong, what was expected, and the line to write.
+Each message says what was wrong, what was expected, and what to write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_algebraic(system: HybridSystem, start: Instant, z: Shape) -> None:
-    """A start has z if the system has a constraint, and dx only if it is fully implicit."""
+    """Check that a start has z if there is a constraint, and dx only in fully implicit systems."""
     if start.dx is not None:
         raise ValueError(
             "solve: the start has dx, which only systems made by saltus.fully_implicit take, as a "
@@ -76,7 +76,7 @@ def _like(
 
 
 def rate_leaves(value: Tree, found: dict) -> list[Array]:
-    """The integrands leaf by leaf; their shape goes to `found`."""
+    """The integrands leaf by leaf; their shape is written to `found`."""
     shape, floats, others = split(value, floats_only=True)
     if others or shape.statics or not floats:
         raise TypeError(
@@ -88,7 +88,7 @@ def rate_leaves(value: Tree, found: dict) -> list[Array]:
 
 
 def guard_leaves(owner: str, guard: Function, found: dict) -> Function:
-    """A guard as one scalar or vector; the number of members goes to `found`."""
+    """A guard as one scalar or vector; the number of members is written to `found`."""
 
     def flat(now: Instant, p: Params) -> list[Array]:
         value = called(f"{owner}: guard", guard, now, p)
@@ -106,7 +106,7 @@ def guard_leaves(owner: str, guard: Function, found: dict) -> Function:
             )
         found["empty"] = value.size == 0
         if found["empty"]:
-            value = jnp.ones((1,))  # a family without members: one that is never in force
+            value = jnp.ones((1,))  # a family without members: one that is never active
         found["size"] = None if value.ndim == 0 else value.size
         return [value.astype(jnp.float64).reshape(() if value.ndim == 0 else (-1,))]
 
@@ -152,7 +152,7 @@ def reset_leaves(
             )
         if after.t is not now.t:
             raise ValueError(
-                f"{owner}: reset changed t. Time flows and never jumps: change x, d or the mode."
+                f"{owner}: reset changed t, but time does not jump. Change x, d or the mode."
             )
         if not modes and after.mode is not None:
             raise ValueError(
@@ -175,7 +175,7 @@ def reset_leaves(
 
 
 def _discrete(owner: str, shape: Shape, d: Tree, parts: Parts) -> tuple[list[Array], list[Array]]:
-    """The leaves of a new discrete state, each of the kind and shape it had."""
+    """The leaves of a new discrete state, each of the kind and shape that it had before."""
     olds_f, olds_o = iter(parts.d), iter(parts.d_others)
     floats, others = [], []
     for kind, leaf in zip(shape.kinds, jax.tree.leaves(d), strict=True):
@@ -213,7 +213,7 @@ def _mode_index(owner: str, mode: Any, modes: tuple[str, ...]) -> int | Whole:
 
 
 def residual_leaves(owner: str, fn: Function | None, write: str, found: dict) -> Function:
-    """Numbers that are zero on the solution, leaf by leaf; their shape goes to `found`."""
+    """Numbers that are zero on the solution, leaf by leaf; their shape is written to `found`."""
 
     def flat(now: Instant, p: Params) -> list[Array]:
         assert fn is not None
@@ -232,7 +232,7 @@ def residual_leaves(owner: str, fn: Function | None, write: str, found: dict) ->
 
 
 def _only_floats(owner: str, shape: Shape, value: Tree) -> None:
-    """Equations are differentiated: neither truth values nor integers can be."""
+    """Check that equations are floats: truth values and integers cannot be differentiated."""
     for name, leaf in zip(shape.names(), jax.tree.leaves(value), strict=True):
         dtype = jnp.result_type(leaf)
         if not jnp.issubdtype(dtype, jnp.floating):
@@ -250,7 +250,7 @@ _right: weakref.WeakKeyDictionary[HybridSystem, weakref.WeakSet[Model]] = (
 
 
 def check_units(system: HybridSystem, start: Instant, p: Params, model: Model) -> None:
-    """Refuses units of names that nothing in a model has; looks once at each model."""
+    """Raise an error if there is a unit for a name that the model lacks; once for each model."""
     seen = _right.setdefault(system, weakref.WeakSet())
     if not system.units or model in seen:
         return

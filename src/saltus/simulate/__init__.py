@@ -1,1 +1,1 @@
-"""Decides: steps, events and save times. Writes the record, and is never differentiated."""
+"""Decides about steps, events and save times, and writes the record; never differentiated."""

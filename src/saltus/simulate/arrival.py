@@ -17,13 +17,13 @@ from .guards import GUARD_NOISE, members, rounding
 from .record import GRAZES, JUMPS, Carry, Knobs, Rows, approach_kind
 
 ERROR_SHARE = 0.5  # of the error estimates: steps end with the better of two formulas
-GOLDEN_ANGLE = 2.399963229728653  # radians; no two multiples of it are alike
-MIN_HOP_SLOPE = 0.05  # of curvature times the time since the last event; a hop ends with 0.5
+GOLDEN_ANGLE = 2.399963229728653  # radians; its multiples are all different angles
+MIN_HOP_SLOPE = 0.05  # of curvature times the time since the last event; 0.5 at the end of a hop
 MAX_TIME_TO_ZERO = 1e-6  # of the time so far; a guard that needs longer has jumped over zero
 
 
 def arrive(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
-    """Write the approach to the chosen jump: a row of length zero. The stop ends the solve here."""
+    """The approach to the chosen jump, a row of length zero. If it is the stop, the solve ends."""
     tau = c.at.tau
     for place, action in enumerate(model.actions):
         if action.kind != "guard":
@@ -42,10 +42,11 @@ def arrive(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> 
 def _underivable(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Flag, Flag]:
     """Whether the guard that fires may only touch zero, and whether it jumps over zero.
 
-    It may only touch where it goes beyond zero by less than the error of the states (M96). Short
-    hops since its last event, like those of a ball that comes to rest, do not count: they are slow
-    because they are short. Nor does a guard that is flat at its zero but was seen far beyond it. A
-    guard that jumps is far from zero where it was located, and has no derivative there."""
+    It may only touch zero if it goes beyond it by less than the error of the states explains (M96).
+    Two cases are excluded: short hops since its last event, like those of a ball that comes to
+    rest, which are slow because they are short, and a guard that is flat at its zero but was seen
+    far beyond it. A guard that jumps is far from zero where it was located, and has no derivative
+    there."""
     errors = _errors(model, par, knobs, c)
     tiny = rounding(model, c.at, par, c.slopes)
     reach = MAX_TIME_TO_ZERO * jnp.maximum(jnp.abs(c.at.tau), jnp.abs(c.h))
@@ -74,9 +75,9 @@ def _underivable(model: Model, par: Par, knobs: Knobs, c: Carry) -> tuple[Flag, 
 def _errors(model: Model, par: Par, knobs: Knobs, c: Carry) -> Leaves:
     """How much the errors of all steps so far may change each guard.
 
-    States move by their errors in two patterns, the cosines and the sines of different angles, so
-    that the errors of two states never cancel. Nothing is linearised: at a multiple root a guard
-    has no slope, but errors move it all the same."""
+    The states are changed by their errors in two patterns, the cosines and the sines of different
+    angles, so that the errors of two states never cancel in both. Nothing is linearised: at a
+    multiple root a guard has no slope, but errors change it all the same."""
     rtol, atol = asked(knobs)
     spent = c.spent
     assert not isinstance(spent, tuple)  # there are guards

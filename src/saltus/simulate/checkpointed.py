@@ -1,7 +1,7 @@
-"""A simulation in pieces: only the state of the loop where each of them starts is kept.
+"""A simulation in pieces, of which only the states of the loop at their starts are kept.
 
-A piece has at most so many rows, and at most so many save times (`Cut`). The first pass finds the
-starts; any piece can then be simulated again from its own. Both run the same kernel, so that they
+The numbers of rows and of save times in a piece are limited (`Cut`). The first pass finds the
+starts; any piece can then be simulated again from its start. Both run the same kernel, so that they
 make the same decisions to the last digit.
 """
 
@@ -45,14 +45,14 @@ class Cut(NamedTuple):
     """What is fixed when a program is compiled."""
 
     spec: Spec
-    rows: int  # of a piece
-    window: int  # save times of a piece; 0 if there are none at all
+    rows: int  # most in a piece
+    window: int  # most save times in a piece; 0 if there are none at all
     levels: tuple[Level, ...] = ()
-    pieces: int = 0  # inside `jit`: at most so many
+    pieces: int = 0  # most of them, inside `jit`
     grows: bool = False
     tree: Structure = EMPTY  # the structure of a Front
-    start: Structure = EMPTY  # that of the first state
-    rest: Structure = EMPTY  # and that of the other arguments: parameters, knobs, save times
+    start: Structure = EMPTY  # the structure of the first state
+    rest: Structure = EMPTY  # the structure of the other arguments: parameters, knobs, save times
 
     @property
     def n_at(self) -> int:
@@ -64,19 +64,19 @@ class Cut(NamedTuple):
 
 
 class Front(NamedTuple):
-    """How far a lane has come."""
+    """The state of a lane of a simulation in pieces."""
 
     carry: Carry
     base: Whole  # rows before this piece
     first: Whole  # save times before this piece
     edge: Scalar  # the first save time that does not fit into this piece, in the direction of time
-    over: Flag  # the next row would go beyond that: it is left to the next piece
+    over: Flag  # the next row would go beyond `edge`, and belongs to the next piece
 
 
 class Progress(NamedTuple):
-    """How far the first pass has come, all lanes together."""
+    """The progress of the first pass, for all lanes together."""
 
-    pieces: Whole  # that are through
+    pieces: Whole  # that are finished
     new: Flag  # whether a piece is about to begin
     more: Flag  # whether there is something left to do
 
@@ -123,7 +123,7 @@ def _next_piece(cut: Cut, c: Front, flat: list[Array]) -> Front:
 
 
 def _unfinished(cut: Cut, c: Front, flat: list[Array]) -> Flag:
-    """Whether a lane has to go on, or has save times left that were reached."""
+    """Whether a lane has to continue, or has save times left that were reached."""
     running = c.carry.code == int(Result.running)
     if not cut.window:
         return running
@@ -162,7 +162,7 @@ def _room(state: tuple[Front, Progress], size: int) -> Front:
 
 
 def _keep(starts: Front, front: Front, progress: Progress, base: Whole | int) -> Front:
-    """Keep the start of a piece; between starts, write to the last entry, which nobody reads."""
+    """Keep the start of a piece; between starts, write to the last entry, which is never read."""
     size = starts.base.shape[0] - 1
     where = jnp.where(progress.new, progress.pieces - base, size)
     return jax.tree.map(lambda a, v: put(a, v, (where,)), starts, front)
@@ -176,9 +176,9 @@ def _pass(
     limit: Whole | None = None,
     base: Whole | int = 0,
 ) -> tuple:
-    """Piece after piece until all lanes are through, there is no room, or the limit is reached.
+    """Piece after piece until all lanes are finished, there is no room, or `limit` is reached.
 
-    The starts of `base` pieces are kept elsewhere.
+    The starts of the first `base` pieces are stored elsewhere.
     """
     size, leaves = starts.base.shape[0] - 1, len(jax.tree.leaves(state[0]))
     inner, rest = cut.inner(cut.n_at), args[cut.n_at :]
@@ -226,14 +226,14 @@ def _first_pass_impl(*args: Array, cut: Cut) -> list[Array]:
     (front, progress), starts, by_hand = work.complete(args, _lanes(cut, args), _status)
     if by_hand:
         if cut.levels:
-            raise KeyboardInterrupt  # a batch cannot be handed back in parts
+            raise KeyboardInterrupt  # a batch cannot be returned in parts
         code = jnp.full_like(front.carry.code, int(Result.interrupted))
         front = front._replace(carry=front.carry._replace(code=code))
     return jax.tree.leaves((front, starts, progress))
 
 
 def _bounded(*args: Array, cut: Cut) -> list[Array]:
-    """The first pass with a fixed number of pieces; running out of them is a result."""
+    """The first pass with a fixed number of pieces; if they do not suffice, the result says so."""
     state = _opening(cut, *args)
     (front, progress), starts, _ = _pass(cut, state, _room(state, cut.pieces), list(args))
     code = front.carry.code
@@ -270,7 +270,9 @@ def _first_pass_batch(
 def first_pass(
     cut: Cut, at: At, par: Par, knobs: Knobs, times: Vector | None
 ) -> tuple[Front, Front, Progress]:
-    """The end, and the starts of all pieces, with one more entry; eagerly their number grows."""
+    """The end, the starts of all pieces (and one more entry), and the progress.
+
+    Outside of `jit` there may be any number of pieces."""
     flat = [jax.lax.stop_gradient(v) for v in jax.tree.leaves((at, par, knobs, times))]
     rest = jax.tree.structure((par, knobs, times))
     cut = cut._replace(start=jax.tree.structure(at), rest=rest)
@@ -287,7 +289,7 @@ def first_pass(
 
 
 def _again(*args: Array, cut: Cut) -> list[Array]:
-    """The rows of a piece, how far it came, and in how many iterations."""
+    """The rows of a piece, its end, and the number of its iterations."""
     lead = cut.tree.num_leaves
     inner, (limit, *rest) = cut.inner(lead + 1), args[lead:]
 
@@ -309,7 +311,7 @@ def _again(*args: Array, cut: Cut) -> list[Array]:
 
     zero = jnp.zeros((), jnp.int32)
     front, rows, count = jax.lax.while_loop(going, body, (front, rows, zero))
-    # A row that was left to the next piece stays: its save times are read in this one.
+    # A row that belongs to the next piece is kept: its save times are read in this one.
     n = jnp.where(front.over, cut.rows, front.carry.counts.rows - front.base)
     return jax.tree.leaves((write_end(rows, n, front.carry.at), front, count))
 
@@ -351,7 +353,7 @@ def _bind(cut: Cut, start: Front, limit: Whole, rest: list[Array]) -> tuple[Rows
 def again(
     cut: Cut, start: Front, par: Par, knobs: Knobs, times: Vector | None
 ) -> tuple[Rows, Front]:
-    """The rows of the piece that starts there, and where it ends."""
+    """The rows of the piece that begins at `start`, and its end."""
     leaves, structure = jax.tree.flatten((par, knobs, times))
     start, rest = jax.lax.stop_gradient((start, leaves))
     cut = cut._replace(rest=structure)

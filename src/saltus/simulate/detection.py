@@ -2,8 +2,8 @@
 
 Each guard is modelled on the two halves of a step by cubic Hermite polynomials through its values
 and slopes at the start, the middle and the end. Critical points split the halves into monotone
-pieces (M17), so that double crossings inside a step are seen. The model only says where to look:
-the location itself iterates on the step map.
+pieces (M17), so that double crossings inside a step are found. The model only says where to look:
+the crossing is then located by iterations on the step map.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Knots(NamedTuple):
 class Candidate(NamedTuple):
     """Where to look for a guard's first crossing, in fractions of the step."""
 
-    key: Array  # where it is expected; inf if nothing was seen
+    key: Array  # where it is expected; inf if there is none
     high: Array  # the end of the bracket that starts at 0
     verified: Array  # whether the sign at `high` is that of the step map, not of the model
-    fire: Array  # it leaves zero to its firing side right at the start
+    fire: Array  # the guard leaves zero to its firing side right at the start
     rest: Array  # it has just fired, and is pushed to its firing side again without moving
-    before: Array  # the sign with which it left the start
-    curve: Array  # the model's second derivative where it looks for a minimum; 0 elsewhere
-    depth: Array  # how far beyond zero it is at `high`; 0 where only the model says so
-    doubt: Array  # the model is too far off to be sure that nothing happens, or nothing before
+    before: Array  # its sign just after the start
+    curve: Array  # the model's second derivative if a minimum is looked for; else 0
+    depth: Array  # how far beyond zero it is at `high`; 0 if this is known from the model only
+    doubt: Array  # the model is too inexact to exclude a crossing, or an earlier one
 
 
 def cubic(y0: Array, y1: Array, m0: Array, m1: Array) -> Cubic:
@@ -71,7 +71,7 @@ def lowest(c: Cubic) -> Array:
 
 
 def _model_root(c: Cubic, start: Array) -> Array:
-    """The root of a cubic that falls from positive to negative over (0, 1): Newton, guarded."""
+    """The root of a cubic that falls from positive to negative over (0, 1): safeguarded Newton."""
     low, high = jnp.zeros_like(start), jnp.ones_like(start)
     bottom = jnp.sqrt(jnp.maximum(c[1] * c[1] - 4 * c[0] * c[2], 0.0)) - c[1]
     u = 2 * c[0] / jnp.where(bottom == 0, 1.0, bottom)  # without the cubic term
@@ -92,10 +92,10 @@ def fires(sign: Array, direction: Scalar | int) -> Array:
 
 
 def quiet(knots: Knots, side: Array) -> Array:
-    """Whether a guard surely stays away from zero: a bound on its model that costs little.
+    """Whether a guard certainly stays away from zero: a cheap bound on its model.
 
-    A cubic Hermite polynomial dips below the smaller of its end values by at most 4/27 of its
-    slopes; twice that is asked for.
+    A cubic Hermite polynomial falls below the smaller of its end values by at most 4/27 of its
+    slopes; the guard must be twice as far from zero.
     """
     y0, y1, y2 = side * knots.start, side * knots.mid, side * knots.end
     s0, s1, s2 = (jnp.abs(v) for v in (knots.start_slope, knots.mid_slope, knots.end_slope))
@@ -106,16 +106,16 @@ def quiet(knots: Knots, side: Array) -> Array:
 
 
 class _Outline(NamedTuple):
-    """A guard seen from the side it starts on: positive until it crosses."""
+    """A guard times the sign that it starts with: positive until it crosses zero."""
 
-    sign: Array  # that side
+    sign: Array  # that it starts with
     low: Array  # where the left and the right half have a local minimum (1: nowhere), and its value
     low_value: Array
     low2: Array
     low2_value: Array
-    back: Array  # whether it comes back from there before the half ends
+    back: Array  # whether it rises again from there before the half ends
     back2: Array
-    error: Array  # how far off the model may be, generously
+    error: Array  # a generous bound on the error of the model
 
 
 def _halves(knots: Knots) -> tuple[Cubic, Cubic]:
@@ -127,10 +127,10 @@ def _halves(knots: Knots) -> tuple[Cubic, Cubic]:
 def _leaving(knots: Knots) -> tuple[Array, Array]:
     """The sign with which a guard leaves zero, and the multiplicity of that zero (1, 2 or 3).
 
-    Where its slope is flat the sign is that of its curvature; where that is small as well (the
-    middle of an implicit step is known to a few digits only), that of its cubic part. So it is
-    where both disagree and the middle sides with the cubic part: a zero of a higher order (a second
-    zero so close is resolved by shorter steps before that matters, see `_first_piece`).
+    If its slope is zero the sign is that of its curvature; if that is small as well (the middle of
+    an implicit step is known to a few digits only), that of its cubic part. So it is if the two
+    disagree and the middle agrees with the cubic part: a zero of higher order. (If there is a
+    second zero close by instead, shorter steps find that out before, see `_first_piece`.)
     """
     _, slope, curvature, cubic = _halves(knots)[0]
     flat = jnp.abs(slope) <= 1e-14 * (jnp.abs(curvature) + jnp.abs(cubic))
@@ -141,7 +141,7 @@ def _leaving(knots: Knots) -> tuple[Array, Array]:
 
 
 def _deflate(c: Cubic, zero: Array, order: Array) -> Cubic:
-    """A cubic without the root of this order at its start, where the guard is zero."""
+    """A cubic divided by its root of this order at the start, if the guard is zero there."""
     none = jnp.zeros_like(c[0])
     shifted = [(*c[k:], *[none] * k) for k in (1, 2, 3)]
     return tuple(
@@ -166,7 +166,7 @@ def _outline(knots: Knots, side: Array) -> _Outline:
 
 
 def _comes_back(half: Cubic, low: Array, noise: Array) -> Array:
-    """Whether a guard is on its old side again after its minimum: that was no inflection."""
+    """Whether a guard returns to its old side after its minimum, which is no inflection then."""
     high = lowest(tuple(-v for v in half))
     after = jnp.where((high > low) | (low == 1), high, 1.0)
     return jnp.maximum(value_of(half, after), value_of(half, 1.0)) > noise
@@ -186,10 +186,10 @@ def model_error(knots: Knots) -> Array:
 
 
 class _Piece(NamedTuple):
-    """The first place worth a look, and what is known of the guard there."""
+    """The first place where a guard may have crossed, and what is known about it there."""
 
     place: Array
-    match: Array  # a crossing from this side is one in the event's direction
+    match: Array  # a crossing from this side has the event's direction
     fire: Array
     rest: Array
     doubt: Array
@@ -218,7 +218,7 @@ def _first_piece(
     nowhere = (side == Side.INACTIVE) | (sign == 0)
     hidden = jnp.minimum(mid, end) < error
     bend, rest = (jnp.abs(v) for v in _halves(knots)[0][2:])
-    mixed = flat & zero & (bend < 10 * rest) & (bend > 0.01 * rest)  # a zero of which order?
+    mixed = flat & zero & (bend < 10 * rest) & (bend > 0.01 * rest)  # of unclear order
     decides = functools.reduce(
         lambda v, pair: jnp.where(index == pair[0], pair[1], v),
         [
@@ -265,9 +265,10 @@ def look(
 ) -> Candidate:
     """The first place in a step where a guard (or each member of a family) may cross.
 
-    `contact`: the event has a reset, so that a state at rest on the guard is a contact. `length`:
-    the step's, in units of the resolution of time; in a short one, a guard that changes its side
-    against its direction is let go, since it may jump, and nothing else can hide there.
+    `contact` is true if the event has a reset: a state at rest on the guard is then a contact.
+    `length` is that of the step, in units of the resolution of time. In a very short step, a guard
+    that changes its side against its direction is ignored, since it may jump, and the step is too
+    short for anything else.
     """
     outline = staged(lambda: _outline(knots, side))
     piece = staged(lambda: _first_piece(knots, outline, side, direction, contact))
@@ -280,9 +281,9 @@ def look(
 
 
 def _depth(knots: Knots, outline: _Outline, piece: _Piece) -> Array:
-    """How far beyond zero a guard surely gets after its first crossing, before it comes back.
+    """How far beyond zero a guard certainly gets after its first crossing, before it returns.
 
-    The middle of a step is known less well than its end: what it may be off by does not count."""
+    The middle of a step is known less exactly than its end: its possible error is subtracted."""
     mid = jnp.maximum(-outline.sign * knots.mid - outline.error, 0.0)
     end = jnp.maximum(-outline.sign * knots.end, 0.0)
     end = jnp.where(outline.back2 & (piece.place != Place.END), 0.0, end)

@@ -1,4 +1,4 @@
-"""Decisions around jumps: who fires next at this instant, and what the guards know afterwards."""
+"""Decisions about jumps: which event fires next, and what is known about the guards afterwards."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from .states import Side
 from .traced_checks import bad_mode
 from .zeno import paced, trapped
 
-CHAIN_LIMIT = 100  # jumps at one instant, and
-CHAIN_LIMIT_PER_GUARD = 4  # more for each guard
+CHAIN_LIMIT = 100  # most jumps at one instant
+CHAIN_LIMIT_PER_GUARD = 4  # additional ones for each guard
 
 
 def ended(code: Whole, reasons: Sequence[tuple[Flag, Result]]) -> Whole:
-    """The `code` of a solve that may end for some reasons; of several, the last one counts."""
+    """The `code` of a solve after checks for reasons to end it; of several, the last one counts."""
     for condition, result in reasons:
         code = jnp.where(condition, int(result), code).astype(code.dtype)
     return code
@@ -87,7 +87,7 @@ def settle(
 
 
 def asked(knobs: Knobs) -> tuple[Scalar, Leaves]:
-    """The tolerances as the user gave them, whatever the method makes of them."""
+    """The tolerances as the user gave them, before the method changed them."""
     return knobs.rtol * knobs.asked, tuple(a * knobs.asked for a in knobs.atol)
 
 
@@ -145,7 +145,7 @@ def at_rest(
 
 
 def pushed(model: Model, c: Carry, flags: Sequence[Array]) -> Carry:
-    """Guards that are zero and leave to their firing side: they fire here."""
+    """Guards that are zero and leave zero to their firing side fire here."""
     nothing = (jnp.zeros((), bool), jnp.zeros((), bool))
     pressed = c._replace(counts=c.counts._replace(pressed=c.counts.pressed + 1))
     due = [(f, jnp.zeros_like(f)) for f in flags]
@@ -153,7 +153,7 @@ def pushed(model: Model, c: Carry, flags: Sequence[Array]) -> Carry:
 
 
 def start(model: Model, at: At, par: Par, knobs: Knobs) -> Carry:
-    """The loop's state before the first decision (step size still open)."""
+    """The loop's state before the first decision; the step length is not chosen yet."""
     zero = jnp.zeros(())
     shapes = [() if a.size is None else (a.size,) for a in model.guards]
     blank = Carry(
@@ -189,12 +189,12 @@ def _possible(model: Model, par: Par, c: Carry) -> Flag | None:
 
 def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
     """Carry out the chosen jump: one row of length zero."""
-    if model.constraint is not None:  # the last correction of a root moves x, not z
+    if model.constraint is not None:  # the last correction of a root changed x, but not z
         c = c._replace(at=solved(model, c.at, par)[0])
     row = jump_row(model, stepper, c, reset_kind(c.jump))
     at, happened = _reset(model, par, c)
     logged = _of_jump(c, [a.logged for a in model.actions])
-    if happened is not None:  # else it goes on as if nothing had been there
+    if happened is not None:  # if it did not happen, the solve continues without it
         kind = jnp.where(happened, reset_kind(c.jump), approach_kind(c.jump))
         row = row._replace(kind=kind.astype(row.kind.dtype))
         logged = logged & happened
@@ -208,7 +208,7 @@ def fire(model: Model, stepper: Stepper, par: Par, knobs: Knobs, c: Carry) -> tu
 
 
 def _of_jump(c: Carry, flags: list[bool]) -> Flag:
-    """The flag of the chosen jump, from a list with one for each action."""
+    """The flag of the chosen jump, from a list with a flag for each action."""
     return jnp.asarray(flags)[c.jump]
 
 
@@ -249,7 +249,7 @@ def _counted(model: Model, c: Carry, at: At, logged: Flag) -> Counts:
 def _judged(
     model: Model, par: Par, knobs: Knobs, old: Carry, new: Carry, logged: Flag
 ) -> Carry:  # fmt: skip
-    """Whether the solve goes on after a jump, and where to: a `zeno` rule may be next."""
+    """Whether and how the solve continues after a jump: a `zeno` rule may be next."""
     counts = new.counts
     endless = counts.chain > CHAIN_LIMIT + CHAIN_LIMIT_PER_GUARD * model.n_guards
     reasons = [

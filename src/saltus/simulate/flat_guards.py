@@ -1,7 +1,7 @@
-"""Guards that come into force at a zero of higher order, where rounding must not decide.
+"""Guards that become active at a zero of higher order, where rounding must not decide.
 
-A string that goes slack is as long as it was, and so it stays for two derivatives: the gap to being
-taut is zero there with its first and second derivative, and the third says where it goes.
+When a string goes slack, the gap between its ends and its full length is zero, and so are its first
+and second derivative: only the third says whether the gap opens.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ..model.model import At, Model, Par
 from .guards import Here
 from .states import Side
 
-ROUNDING = 1e-12  # of what guards and slopes are measured by: what is smaller is zero
-MAX_TOLERANCE = 1e-4  # of the same: no tolerance of the solve makes more than this a zero
+ROUNDING = 1e-12  # in the units of guards and slopes: smaller values count as zero
+MAX_TOLERANCE = 1e-4  # in the same units: larger values are not zero, whatever the tolerances
 Slopes = Callable[[Model, At, Par, Leaves], tuple[Leaves, Leaves]]  # guards, and along a flow
 
 
 def flat(model: Model, here: Here, par: Par, slopes: Slopes, rtol: Scalar) -> Leaves:
-    """Which guards are zero together with their slopes, up to the errors of what they are made of.
+    """Which guards are zero together with their slopes, up to errors.
 
-    These are measured by what a guard and its slope do where everything they are given moves by
-    about its own size (M93). Rounding is always an error; the tolerance is one where the guard does
-    not turn to its firing side, so that nothing happens too early.
+    The units for errors are the changes of a guard and its slope when everything they depend on
+    changes by about its own size (M93). Rounding always counts as an error; the tolerance does so
+    only if the guard does not turn to its firing side, so that no event is too early.
     """
     at = here.at
     n, m = len(at.w), len(at.w) + len(at.z)
@@ -68,10 +68,9 @@ def flat(model: Model, here: Here, par: Par, slopes: Slopes, rtol: Scalar) -> Le
 def flattened(
     model: Model, here: Here, par: Par, sides: Leaves, slopes: Slopes, rtol: Scalar
 ) -> Here:
-    """What is known after a jump, with exact zeros for guards that come into force where they and
-    their slopes are zero.
+    """`here`, with exact zeros for guards that become active where they and their slopes are zero.
 
-    Where such a guard goes is then said by its higher derivatives along the flow, not by rounding.
+    Their higher derivatives along the flow then decide where such guards go, and not rounding.
     """
     if all(action.active is None for action in model.guards):
         return here

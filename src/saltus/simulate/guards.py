@@ -16,7 +16,7 @@ from .record import Carry
 from .states import Side, is_armed
 
 EPS = float(jnp.finfo(jnp.float64).eps)
-GUARD_NOISE = 64  # roundings of a guard; one that is no larger is zero
+GUARD_NOISE = 64  # times the rounding of a guard; smaller values count as zero
 
 
 def sigma(par: Par) -> Scalar:
@@ -25,7 +25,7 @@ def sigma(par: Par) -> Scalar:
 
 
 def resolution(tau: Scalar | float, h: Scalar | float = 0.0) -> Scalar:
-    """The smallest difference between times here that is more than rounding."""
+    """The smallest difference between times near `tau` that is more than rounding."""
     return 8 * EPS * jnp.maximum(jnp.abs(tau), jnp.abs(h))
 
 
@@ -44,7 +44,7 @@ def guard_slopes(model: Model, at: At, par: Par, k: Leaves) -> tuple[Leaves, Lea
 
 
 def rounding(model: Model, at: At, par: Par, slopes: Leaves) -> Leaves:
-    """How far from zero each guard may be by rounding of the state and of time."""
+    """How far from zero each guard may be because of rounding of the state and of time."""
     w, z = at.w, at.z
 
     def values(tau: Scalar, leaves: Leaves, z: Leaves) -> Leaves:
@@ -73,8 +73,8 @@ def _guard_side(
         was = jnp.where(was == Side.ABOVE, 1, jnp.where(was == Side.BELOW, -1, was))
     zero = jnp.abs(value) <= tiny
     firing_side = fires(sign, direction) & (action.direction != 0)
-    across = jnp.where(firing_side, -sign, sign)  # pretend it came from the other side: it fires
-    came = jnp.where(sig > 0, across, sign) if action.level else sign  # backward there are edges
+    across = jnp.where(firing_side, -sign, sign)  # as if it came from the other side: it fires
+    came = jnp.where(sig > 0, across, sign) if action.level else sign  # backward: as an "edge"
     armed = is_armed(was)
     side = jnp.where(
         armed,
@@ -86,7 +86,7 @@ def _guard_side(
         armed, jnp.where(waits, was, fresh), jnp.where(was == Side.INACTIVE, Side.FRESH, was)
     )
     side = jnp.where(zero, landed, side)
-    if action.contact:  # where it comes into force beyond zero, it counts as being there
+    if action.contact:  # if it is beyond zero when it becomes active, it counts as zero
         side = jnp.where((was == Side.INACTIVE) & firing_side & (sig > 0), Side.FRESH, side)
     side = jnp.where(fired, jnp.where(zero, Side.FIRED, sign), side)
     return jnp.where(active, side, Side.INACTIVE).astype(jnp.int32)
@@ -100,7 +100,7 @@ class Here(NamedTuple):
     """What is evaluated after a jump."""
 
     at: At  # with its algebraic states
-    found: Flag  # whether there are any
+    found: Flag  # whether they were found
     k1: Leaves
     values: Leaves
     slopes: Leaves
@@ -121,7 +121,7 @@ def evaluated(model: Model, at: At, par: Par) -> Here:
 
 
 def _passes(c: Carry, here: Here, j: int) -> Flag:
-    """Whether a guard came to zero by itself, and moves on the same way after the reset."""
+    """Whether a guard reached zero along the flow, and moves on in the same way after the reset."""
     armed = is_armed(c.sides[j])
     same = jnp.sign(here.slopes[j]) * jnp.sign(c.slopes[j]) > 0
     return armed & same & (jnp.abs(here.values[j] - c.values[j]) <= here.tiny[j])
@@ -130,13 +130,13 @@ def _passes(c: Carry, here: Here, j: int) -> Flag:
 def guards_after(
     model: Model, par: Par, c: Carry, here: Here, fired: Whole, member: Whole | int, starting: bool
 ) -> tuple[Leaves, Leaves, Leaves]:
-    """Sides, those that wait for their turn, and those that the jump has carried across zero."""
+    """The sides of guards, which of them wait their turn, and which the jump moved across zero."""
     sig = sigma(par)
     sides, together, due = [], [], []
     for j, action in enumerate(model.guards):
         value, tiny, active = here.values[j], here.tiny[j], here.active[j]
         mine = (fired == model.actions.index(action)) & (members(action) == member)
-        if not starting:  # a root is zero, whatever rounding makes of it
+        if not starting:  # a root counts as zero, in spite of rounding
             unmoved = c.together[j] & (jnp.abs(value - c.values[j]) <= tiny)
             tiny = jnp.where(unmoved, jnp.maximum(tiny, jnp.abs(value)), tiny)
         waits = c.together[j] & ~mine & (jnp.abs(value) <= tiny) & active
@@ -147,7 +147,7 @@ def guards_after(
         if not starting:
             side = jnp.where((side == Side.FIRED) & mine & _passes(c, here, j), Side.PASSED, side)
         if contact and not starting and action.direction != 0:
-            # it has fired, and another reset of this instant turns it back to its firing side
+            # it has fired, and another reset at this instant turns it to its firing side again
             turned = fires(jnp.sign(here.slopes[j]).astype(jnp.int32), action.direction * sig)
             if not action.contact:
                 turned = turned & (action.direction * sig * c.slopes[j] < 0)
@@ -168,7 +168,7 @@ def guards_after(
 def timers_after(
     model: Model, at: At, par: Par, c: Carry, fired: Whole
 ) -> tuple[Leaves, Leaves, Scalar]:
-    """Timed actions that lie ahead, those due right now, and the nearest time ahead."""
+    """Timed actions that are due later, those that are due now, and the next time."""
     sig, tol = sigma(par), resolution(at.tau)
     armed, due, target = [], [], sig * jnp.inf
     for k, action in enumerate(model.timed):
@@ -184,10 +184,10 @@ def timers_after(
 
 
 def refresh_flags(model: Model, at: At, par: Par, fired: Whole, member: Whole | int) -> At:
-    """Outcomes of the comparisons that `when` marked, after a jump (or before anything fired).
+    """The outcomes of the comparisons in `when`, after a jump or at the start.
 
-    The one that fired is turned over. The others follow their guard, or where that is zero, the
-    way it is going.
+    The one that fired is reversed. The others follow the sign of their guard, or that of its slope
+    if the guard is zero.
     """
     if not model.kinks:
         return at

@@ -1,4 +1,4 @@
-"""The location of a crossing: Newton on the step map inside a bracket, one iteration at a time."""
+"""The location of a crossing: Newton's method on the step map inside a bracket, step by step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_MINIMUM_ITERATIONS = 12  # of the location of a minimum
 def begin_search(
     seen: list[Candidate], tiny: Leaves, h: Scalar, key: Scalar, guard: Whole, member: Whole
 ) -> Search:
-    """Look where the model of the guard says."""
+    """The first search for a crossing, where the model of the guard predicts it."""
     return Search(
         on=jnp.ones((), bool), guard=guard, member=member,
         before=pick([s.before for s in seen], guard, member),
@@ -44,7 +44,7 @@ def seeking(s: Search) -> Flag:
 
 
 def polish(model: Model, par: Par, c: Carry, tried: Tried) -> Tried:
-    """Where the search is very close to the root, move there along the flow.
+    """If the search is very close to the root, move there along the flow.
 
     A correction below 1e-8 of the step has no second-order effect in double precision, so the
     step need not be computed again.
@@ -72,15 +72,15 @@ class _Iteration(NamedTuple):
     verified: Flag
     aim: Scalar  # the next length
     correction: Scalar
-    touch: Flag  # the guard touches zero, and does not cross it
+    touch: Flag  # the guard touches zero without crossing it
     depth: Scalar
 
 
 def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried, moved: Carry) -> Carry:
-    """One iteration (M18): go on, give up and accept the step, or land on the crossing.
+    """One iteration (M18): continue, accept the step without a crossing, or end at the crossing.
 
-    Where it lands, a guard that crossed earlier takes over; guards that reach zero within rounding
-    form a batch with this one.
+    At its end, if another guard crossed earlier, the search continues with that one; guards that
+    reach zero within rounding form a batch with this one.
     """
     s = c.search
     earlier, together = staged(lambda: arrivals(model, par, c, tried))
@@ -110,7 +110,7 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried, moved: 
         return choose(model, new, [(t, t) for t in together] + [nothing] * len(model.timed))
 
     def nothing() -> Carry:
-        """Zero up to rounding is not crossed: what comes after it says whether it will be."""
+        """Zero up to rounding is not a crossing yet: that depends on the next step."""
         rests = seeking(s) & (jnp.abs(pick(list(tried.values), s.guard, s.member)) <= s.tiny)
         sides = tuple(
             jnp.where(m & rests, s.before.astype(v.dtype), v)
@@ -132,18 +132,18 @@ def search(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried, moved: 
 
 
 class _Bottom(NamedTuple):
-    """What is known of the minimum that a search looks for."""
+    """What is known about the minimum that a search looks for."""
 
     done: Flag  # there is nothing to find
-    touch: Flag  # it is zero
+    touch: Flag  # the minimum is zero
     aim: Scalar
 
 
 def _bottom(s: Search, h: Scalar, value: Scalar, slope: Scalar) -> _Bottom:
     """One Newton step on the slope of a guard towards its minimum (M72).
 
-    A minimum within rounding of zero is a touch; from there the search goes a little further, so
-    that the guard is seen to have left zero.
+    A minimum within rounding of zero is a touch; the search then goes a little further, to where
+    the guard has left zero.
     """
     curve = jnp.where(s.curve > 0, s.curve, 1.0)
     depth = 0.5 * slope * slope / curve  # of the minimum, below the value here

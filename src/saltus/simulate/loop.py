@@ -28,7 +28,7 @@ from .traced_checks import verdict
 
 
 def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Scalar:
-    """An initial step from the size of the flow and its change (Hairer, Norsett, Wanner II.4)."""
+    """A first step length from the size and change of the flow (Hairer, Norsett, Wanner II.4)."""
     if not spec.adaptive:
         return knobs.fixed
     model, sig = spec.model, sigma(par)
@@ -54,12 +54,12 @@ def first_length(spec: Spec, c: Carry, par: Par, knobs: Knobs) -> Scalar:
     h = jnp.where(jnp.isfinite(h) & (h > 0), h, 1e-6 * span)
     h = jnp.minimum(h, jnp.maximum(_guards_turn(spec, c, at, par, f1), 1e-6 * span))
     if spec.resolve:
-        h = jnp.minimum(h, 1e-6 * span)  # from there it grows as far as the guards allow
+        h = jnp.minimum(h, 1e-6 * span)  # later steps grow as far as the guards allow
     return jnp.where(jnp.isnan(knobs.first_step), h, knobs.first_step)
 
 
 def _guards_turn(spec: Spec, c: Carry, at: At, par: Par, k: Leaves) -> Scalar:
-    """About when the first guard has turned around, from its slopes here and at `at`."""
+    """The time after which a guard first turns around, estimated from slopes here and at `at`."""
     first = jnp.full((), jnp.inf)
     if not spec.model.guards:
         return first
@@ -112,8 +112,9 @@ def loop(
 ) -> tuple[Carry, Rows, Whole | None]:
     """Iterate until every lane has stopped or filled its rows, and at most `limit` times.
 
-    `args` are the leaves of (start, parameters, knobs), and that is their `structure`. With a
-    limit, the number of iterations is the third result. `base` rows are kept elsewhere.
+    `args` are the leaves of (start, parameters, knobs), and `structure` is the structure of these.
+    With a limit, the number of iterations is the third result. The first `base` rows are stored
+    elsewhere.
     """
     room = base + rows.tau.shape[0] - 1
 
@@ -144,5 +145,5 @@ def loop(
 
 
 def active(c: Carry, room: Whole | int) -> Flag:
-    """Whether a lane goes on."""
+    """Whether a lane continues."""
     return (c.code == int(Result.running)) & (c.counts.rows < room)

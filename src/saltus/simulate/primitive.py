@@ -1,4 +1,4 @@
-"""The loop as a JAX primitive: batched over lanes, its tape growing by itself outside `jit`."""
+"""The loop as a JAX primitive: batched over lanes, with a tape that grows outside of `jit`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .loop import begin, loop
 from .record import Carry, Counts, Knobs, Pace, Rows, Spec, Structure, empty_counts, empty_pace
 from .tape_buffer import blank_rows
 
-FIRST_CAPACITY = 1024  # rows of the first reel: one program is enough for most solves
-MIN_CAPACITY = 64  # rows of the first reel where they are large, as with many lanes
+FIRST_CAPACITY = 1024  # rows of the first reel, enough for most solves
+MIN_CAPACITY = 64  # rows of the first reel if they are large, as with many lanes
 MAX_FIRST_BYTES = 2**18  # of the first reel, unless the model takes long to compile
 
 simulate_p = Primitive("saltus_simulate")
@@ -38,11 +38,11 @@ class Run(NamedTuple):
     capacity: int  # rows
     levels: tuple[Level, ...]
     arguments: Structure  # the structure of (start, parameters, knobs)
-    grows: bool = False  # more rows when they run out; not where shapes are fixed
+    grows: bool = False  # whether rows are added when needed; not if shapes are fixed
 
 
 class Outcome(NamedTuple):
-    """What the loop hands on: where and why it stopped, and the record."""
+    """What the loop returns: where and why it stopped, and the record."""
 
     end: At
     counts: Counts
@@ -69,7 +69,7 @@ def _opening(run: Run, *args: Array) -> Carry:
 
 
 def _blank(run: Run, *args: Array) -> Outcome:
-    """An outcome of which only the shapes count: nothing is simulated."""
+    """An outcome for its shapes only: nothing is simulated."""
     model = run.spec.model
 
     def first(_: Array, flat: list[Array]) -> tuple[At, Counts, Pace, Whole]:
@@ -89,11 +89,11 @@ def _shapes(run: Run, avals: tuple[tuple[tuple[int, ...], np.dtype], ...]) -> Ou
 
 
 def _shapes_of(run: Run, args: Sequence[Array | Aval]) -> Outcome:
-    """Also of known numbers, which JAX may hand on as floats that have a dtype and no shape."""
+    """The shapes of an outcome; JAX may pass known numbers as floats, which have no shape."""
     return _shapes(run, tuple((getattr(v, "shape", ()), v.dtype) for v in args))
 
 
-# -- eagerly: the tape grows ----------------------------------------------------------------------
+# -- outside of `jit`: the tape grows -------------------------------------------------------------
 
 
 def _first_capacity(run: Run, args: Sequence[Array]) -> int:
@@ -127,7 +127,7 @@ def _status(carry: Carry, size: int) -> tuple[bool, bool]:
 
 
 def _impl(*args: Array, run: Run) -> list[Array]:
-    """Pass after pass until every lane has stopped, on as many reels of tape as it takes."""
+    """Pass after pass until every lane has stopped, with as many reels of tape as needed."""
     if not run.grows:
         return _fixed(*args, run=run)
     first = _first_capacity(run, args)
@@ -137,7 +137,7 @@ def _impl(*args: Array, run: Run) -> list[Array]:
 
 
 def _stopped(run: Run, carry: Carry) -> Carry:
-    """Named so; a batch cannot be handed back in parts."""
+    """The loop's state with the result `interrupted`; a batch cannot be returned in parts."""
     if run.levels:
         raise KeyboardInterrupt
     return carry._replace(code=jnp.full_like(carry.code, int(Result.interrupted)))
@@ -164,7 +164,7 @@ def _batch(
 
 
 def _bounded(*args: Array, run: Run) -> list[Array]:
-    """The whole simulation with a fixed number of rows; running out of them is a result."""
+    """The whole simulation with a fixed number of rows; if they run out, its result says so."""
     carry = _opening(run, *args)
     rows = blank_rows(run.spec, carry.at, run.capacity)
     carry, rows, _ = loop(run.spec, run.levels, run.arguments, carry, rows, list(args))
@@ -179,7 +179,7 @@ register(simulate_p, _bounded, _abstract, batch=_batch, impl=_impl, kernel=True)
 
 
 def simulate(spec: Spec, at: At, par: Par, knobs: Knobs, capacity: int) -> Outcome:
-    """Run the loop; `capacity` bounds the rows inside `jit`, eagerly they grow."""
+    """Run the loop; inside `jit` there are at most `capacity` rows, outside any number."""
     leaves, arguments = jax.tree.flatten((at, par, knobs))
     flat = [jax.lax.stop_gradient(v) for v in leaves]
     run = Run(spec, capacity, (), arguments, grows=not under_jit())

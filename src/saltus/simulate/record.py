@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", int, np.ndarray, jax.Array)
 FLOW = 0
 # Lengths of approaches without a derivative: the guard may only touch zero, or jumps over it.
 GRAZES, JUMPS = 1e-300, 2e-300
-READ = -1  # an excursion to a save time; a short one is the approach of an action after the last
+READ = -1  # an excursion to a save time; a short one is an approach of the action after the last
 
 
 def approach_kind(action: Kind) -> Kind:
@@ -50,7 +50,7 @@ def is_reset(kind: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
 
 
 class Structure(Protocol):
-    """The structure of a tree, as `jax.tree.structure` gives it."""
+    """The structure of a pytree, as `jax.tree.structure` returns it."""
 
     @property
     def num_leaves(self) -> int: ...
@@ -71,31 +71,31 @@ class Rows(NamedTuple):
     h: Vector
     kind: Vector
     member: Leaves  # one array if the model has families of events, else none
-    z: Leaves = ()  # the algebraic states where it starts
-    aux: Leaves = ()  # what the method needs to redo a step
+    z: Leaves = ()  # the algebraic states at the start of the row
+    aux: Leaves = ()  # what the method needs to compute the step again
 
 
 class Knobs(NamedTuple):
-    """Numbers that steer the decisions; none is differentiated, none is compiled in."""
+    """Settings on which decisions depend; they are neither differentiated nor compiled in."""
 
     rtol: Scalar
     atol: Leaves  # of the moving leaves, then of the algebraic ones
-    first_step: Scalar  # NaN: choose one
+    first_step: Scalar  # NaN: chosen automatically
     max_step: Scalar
     fixed: Scalar
     control: Leaves  # safety, shrink, grow, beta
     max_steps: Whole
     max_events: Whole
-    asked: Scalar  # the tolerance as the user gave it, in units of rtol
-    grazing: Whole  # what a touch does: a Grazing
+    asked: Scalar  # the relative tolerance as the user gave it, in units of `rtol`
+    grazing: Whole  # what happens at a touch: a Grazing
 
 
 class Tried(NamedTuple):
-    """A step that was computed and not yet judged."""
+    """A step that was computed, and neither accepted nor rejected yet."""
 
     h: Scalar  # its length, positive
     at: At  # its end
-    k: Leaves  # the flow there
+    k: Leaves  # the flow at its end
     error: Scalar
     finite: Flag
     at_target: Flag
@@ -109,8 +109,8 @@ class Tried(NamedTuple):
     converged: Flag  # whether the equations of an implicit step were solved
     evaluations: Whole
     retry: Flag  # worth another attempt of the same length
-    impasse: Flag  # it comes to a point at which z is not determined, or passes one
-    blind: Flag  # its error says nothing about derivatives
+    impasse: Flag  # the step reaches or passes a point at which z is not determined
+    blind: Flag  # `error` says nothing about derivatives
 
 
 class Search(NamedTuple):
@@ -126,9 +126,9 @@ class Search(NamedTuple):
     h: Scalar
     last: Scalar  # the last Newton correction
     iterations: Whole
-    tiny: Scalar  # how far from zero the guard may be by rounding
-    curve: Scalar  # its second derivative, away from zero: at a minimum, or where it has a root
-    depth: Scalar  # how far beyond zero it was seen before it turns back
+    tiny: Scalar  # how far from zero the guard may be because of rounding
+    curve: Scalar  # its second derivative at a minimum or a root, positive away from zero
+    depth: Scalar  # how far beyond zero it was found before it turns back
 
 
 class Counts(NamedTuple):
@@ -139,14 +139,14 @@ class Counts(NamedTuple):
     events: Whole
     chain: Whole  # jumps at this instant
     bad: Whole  # weight of attempts that were not finite, see step.py
-    shaken: Whole  # whether the last attempt was one of them
+    shaken: Whole  # whether the last attempt was not finite
     doubt: Whole  # attempts in a row in which a guard may have hidden a crossing
-    pressed: Whole  # firings of this instant at a surface to which both sides lead
-    touches: Whole  # guards that came to zero and did not cross it
+    pressed: Whole  # firings at this instant of a surface towards which both flows point
+    touches: Whole  # guards that reached zero and did not cross it
 
 
 class Pace(NamedTuple):
-    """How fast events follow each other, to see them accumulate: an entry for every guard."""
+    """How fast events follow each other, to notice that they accumulate: an entry per guard."""
 
     last: Vector
     gap: Vector
@@ -156,22 +156,22 @@ class Pace(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """Everything the loop decides with."""
+    """The state of the loop: everything that its decisions depend on."""
 
     at: At
     k1: Leaves  # the flow at `at`
     h: Scalar  # the next step's length, positive
-    error: Scalar  # the controller's memory: the logarithm of the last error
+    error: Scalar  # the logarithm of the last error, for the step size control
     values: Leaves  # the guards at `at`, and their slopes in time
     slopes: Leaves
-    sides: Leaves  # what is known of their signs: Side
-    leaving: Leaves  # the sign each guard left the row's start with, while searching
+    sides: Leaves  # what is known about the signs of the guards: Side
+    leaving: Leaves  # during a search, the sign of each guard just after the start of the row
     together: Leaves  # guards that reached zero in this batch and wait for their turn
-    armed: Leaves  # timed actions that lie ahead
+    armed: Leaves  # timed actions that are due later
     target: Scalar  # the next of their times
     jump: Whole  # the action to fire now, or -1
     member: Whole
-    rooted: Flag  # whether it has a root or a time here, and not yet a row for that
+    rooted: Flag  # whether it has a root or a time here, for which there is no row yet
     search: Search
     counts: Counts
     pace: Pace
@@ -181,7 +181,7 @@ class Carry(NamedTuple):
     spent: Scalar | tuple[()] = ()  # the scaled errors of all steps, where there are guards
     tangent: (
         Tangent | tuple[()]
-    ) = ()  # one that travels along where states are at rest (methods/tangent_error.py)
+    ) = ()  # computed along the solution while states are at rest (methods/tangent_error.py)
 
 
 def empty_search() -> Search:
@@ -210,7 +210,7 @@ def empty_pace(guards: int) -> Pace:
 
 
 def accumulation(pace: Pace, tau: Scalar) -> Scalar:
-    """Where the events of the guard that fired last pile up, if they go on like that."""
+    """Where the events of the guard that fired last accumulate, if their times shrink further."""
     gap, ratio = pace.gap[pace.which], pace.ratio[pace.which]
     return tau + gap * ratio / (1 - ratio)
 
@@ -219,7 +219,7 @@ class RowRules(Protocol):
     """Another way to differentiate rows than by their own Jacobians.
 
     `s` are time and float leaves at the start of a row, `theta` the parameters, `ds` and `dtheta`
-    their tangents, `lam` adjoints at its end, `held` what an adjoint sweep takes along with them.
+    their tangents, `lam` the adjoints at its end, `held` what else an adjoint sweep carries.
     """
 
     def tangent(
@@ -233,15 +233,15 @@ class RowRules(Protocol):
         self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
         lam: Leaves, held: Leaves,
     ) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
-        """Adjoints at the start of a row, its part of the gradient, and what is taken along."""
+        """Adjoints at the start of a row, its part of the gradient, and the new `held`."""
         ...
 
     def carried(self, spec: Spec, state: Leaves) -> Leaves:
-        """What an adjoint sweep takes along from the end."""
+        """The `held` with which an adjoint sweep begins, at the end of the solve."""
         ...
 
     def look_at(self, sol: Solution) -> None:
-        """Called with every solution that is to be differentiated so."""
+        """Called with every solution that will be differentiated by these rules."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Save times as excursions: a step from the start of the row that holds them.
+"""Save times as excursions: each is a step from the start of the row in which it lies.
 
-A saved value is the step map over the time from the start of its row (M15). Here are the decisions
-and the values; the sweeps walk the same excursions, each just before its row.
+A saved value is the step map over the time from the start of its row (M15). Here the rows are
+chosen and the values computed; the sweeps compute the same excursions, each just before its row.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .record import Rows, Spec
 class Visits(NamedTuple):
     """One entry per save time, in the order of their rows; those not reached come last."""
 
-    row: Vector  # where it starts; the number of the final state for those at the end
+    row: Vector  # the row from which it starts; for times at the end, that of the final state
     which: Vector  # the place of the save time in `ts`
-    short: Vector  # so close to the start of the row that it is reached by a Taylor polynomial
-    aux: Leaves  # what the method needs to redo the step
+    short: Vector  # so close to the start of the row that a Taylor polynomial is used
+    aux: Leaves  # what the method needs to compute the step again
     at: At  # the values there
-    place: Vector  # the other way round: where the entry of each save time is
-    reached: Vector  # of each save time
+    place: Vector  # the inverse of `which`: the place of each save time among the entries
+    reached: Vector  # whether each save time was reached
 
 
 def tolerance(t0: Scalar | HostArray, offset: Array | HostArray) -> Array:
-    """The rounding of an offset from t0 that was a sum with t0 before."""
+    """The rounding error of an offset from t0 that was computed as the difference of two times."""
     t0, offset = jax.lax.stop_gradient((t0, offset))
     return 16 * jnp.finfo(jnp.float64).eps * jnp.maximum(jnp.abs(t0), jnp.abs(offset))
 
@@ -42,9 +42,9 @@ def tolerance(t0: Scalar | HostArray, offset: Array | HostArray) -> Array:
 def find_row(
     tau: Vector, n: Whole, backward: Flag, t0: Scalar, offset: Array | HostArray, side: str
 ) -> Array:
-    """The row that holds an offset from t0; at a jump the one after it, or before it for `left`.
+    """The row in which an offset from t0 lies; at a jump the one after it (before it for "left").
 
-    Times within rounding of a jump count as the jump's own.
+    Times within rounding of a jump count as the time of the jump.
     """
     sign = jnp.where(backward, -1.0, 1.0)
     rows = jnp.arange(tau.shape[0])
@@ -91,7 +91,7 @@ def visit(spec: Spec, rows: Rows, n: Whole, end: At, par: Par, ts: Vector) -> Vi
 
 
 def _there(spec: Spec, par: Par, element: tuple) -> tuple[At, Leaves]:
-    """The state a time `h` after the start of a row, and what the method needs to redo that."""
+    """The state a time `h` after the start of a row, and what the method needs to repeat this."""
     at, h, length, aux, short = element
     model, stepper = spec.model, spec.stepper
 
@@ -103,7 +103,7 @@ def _there(spec: Spec, par: Par, element: tuple) -> tuple[At, Leaves]:
         return _like(at, moved(at, derivatives(model, at, par, 2), h)), aux
 
     there, aux = jax.lax.cond(short, brief, long) if stepper.shortest > 0 else long()
-    there = select(h == 0, at, there)  # nothing has flowed, not even NaN
+    there = select(h == 0, at, there)  # without a step, also if the flow is NaN
     found, ok = solved(model, there, par)
     return there._replace(z=select(ok, found.z, there.z)), aux
 

@@ -1,6 +1,6 @@
-"""The states of the loop and its decisions: one enumeration for each question it asks.
+"""The decisions of the loop, and what it knows about guards: an enumeration for each.
 
-Compiled programs carry the values, and choose their branches by them.
+Compiled programs contain the values, and choose their branches by them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Move(enum.IntEnum):
 
 
 class Verdict(enum.IntEnum):
-    """What becomes of a step that was tried."""
+    """What happens to a step that was tried."""
 
-    TEST_TANGENT = -1  # its error says nothing about derivatives: rejected until a tangent does
+    TEST_TANGENT = -1  # its error says nothing about derivatives: a tangent must be tested first
     REJECT = 0
     ACCEPT = 1
     INSPECT = 2  # a guard may cross zero in it
@@ -29,10 +29,10 @@ class Verdict(enum.IntEnum):
 
 
 class Inspection(enum.IntEnum):
-    """What a closer look at the guards within a step finds."""
+    """What an inspection of the guards within a step finds."""
 
     NO_CROSSING = 0
-    FIRES_AT_START = 1  # a guard that is zero where the step starts leaves to its firing side
+    FIRES_AT_START = 1  # a guard that is zero at the start leaves zero to its firing side
     RESTS = 2  # a contact that does not move
     CROSSING = 3
     UNSURE = 4  # the step is too long to tell
@@ -48,7 +48,7 @@ class Location(enum.IntEnum):
 
 
 class Place(enum.IntEnum):
-    """The first place of a step, seen as two cubics, where a guard may have crossed."""
+    """The first place in a step where a guard, modelled by two cubics, may have crossed."""
 
     LEFT_MINIMUM = 0
     MIDDLE = 1
@@ -58,20 +58,20 @@ class Place(enum.IntEnum):
 
 
 class Side(enum.IntEnum):
-    """What is known of a guard's sign where a step starts."""
+    """What is known about a guard's sign at the start of a step."""
 
     NEGATIVE = -1  # armed, on that side
-    FRESH = 0  # zero, and it has not fired here: it fires if it leaves to its firing side
+    FRESH = 0  # zero, and it has not fired here: it fires if it leaves zero to its firing side
     POSITIVE = 1  # armed, on that side
-    FIRED = 2  # zero because it has just fired, or started there: leaving arms it again
-    INACTIVE = 3  # not in force
-    ABOVE = 4  # of either direction, zero after a jump from above: leaving downward fires
-    BELOW = 5  # the same from below
-    PASSED = 7  # zero, has fired, and the reset has left its motion alone: it goes on through zero
+    FIRED = 2  # zero because it has just fired, or started there: it is armed when it leaves zero
+    INACTIVE = 3  # switched off by `active`
+    ABOVE = 4  # of direction "either", zero after a jump from above: it fires if it goes below
+    BELOW = 5  # of direction "either", zero after a jump from below: it fires if it goes above
+    PASSED = 7  # zero and has fired, and the reset did not change its motion: it passes through
 
 
 class Grazing(enum.IntEnum):
-    """What a guard does that touches zero without crossing it."""
+    """What happens when a guard touches zero without crossing it."""
 
     NO_EVENT = 0
     RAISE = 1

@@ -1,4 +1,4 @@
-"""One step attempt, or one iteration of event location: the same with another length."""
+"""One step attempt, or one iteration of event location, which is a step of another length."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from .record import FLOW, Carry, Knobs, Rows, Spec, Tried
 from .states import Inspection, Verdict
 from .tangent_step import looked
 
-MAX_JACOBIAN_CHANGE = 0.3  # of itself over a step, as its slopes predict it
-IMPASSE_HORIZON = 1e-9  # of the time so far: an impasse within it counts as being here
-SHORT_STEP = 1e-7  # of the way to the next prescribed time: too short to get there
+MAX_JACOBIAN_CHANGE = 0.3  # relative, over a step, as predicted by its slopes
+IMPASSE_HORIZON = 1e-9  # of the time so far: an impasse that near counts as reached
+SHORT_STEP = 1e-7  # of the time to the next prescribed one: too short to get there
 MAX_NON_FINITE_ATTEMPTS = 20  # in a row
 SHORT_STEPS_PER_ATTEMPT = 8  # that make up for one attempt that was not finite
 SAMPLE_PLACES = (1 / 8, 1 / 4, 3 / 8, 5 / 8, 3 / 4, 7 / 8)  # of guards, as parts of a step
-MAX_HALVINGS = 12  # of a step in which a guard may hide a crossing; then it is taken as it is
+MAX_HALVINGS = 12  # of a step in which a crossing may be hidden; then it is accepted
 
 
 def attempt(spec: Spec, par: Par, knobs: Knobs, c: Carry) -> tuple[Carry, Rows]:
-    """Try a step and decide: reject, accept as one row, look closer, or go on searching."""
+    """Try a step and decide: reject it, accept it as a row, inspect the guards, or search on."""
     model, stepper, adaptive = spec.model, spec.stepper, spec.adaptive
     tried = staged(lambda: _try(model, stepper, adaptive, par, knobs, c))
     if followed(model):
@@ -124,10 +124,10 @@ def _try(model: Model, stepper: Stepper, adaptive: bool, par: Par, knobs: Knobs,
 def _with_impasse(
     model: Model, adaptive: bool, par: Par, knobs: Knobs, c: Carry, tried: Tried
 ) -> Tried:
-    """Count a step as not converged if z is hardly determined at its end, or on another branch.
+    """Count a step as not converged if z is nearly undetermined at its end, or on another branch.
 
-    Where the Jacobian jumps, as at a kink of the constraint, its slopes do not predict the change:
-    such a step passes.
+    At a jump of the Jacobian, as at a kink of the constraint, its slopes do not predict the change:
+    such a step is not rejected.
     """
     good = tried.finite & tried.converged
     suspect = staged(lambda: collapses(model, c.at, tried.at, par, not adaptive))
@@ -150,7 +150,7 @@ def _with_impasse(
 
 
 def _unresolved(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried) -> Scalar:
-    """The error of the guards' models, as the error norm sees it."""
+    """The error of the models of the guards, in units of the tolerances."""
     worst, sig = jnp.zeros(()), sigma(par)
     least = functools.reduce(jnp.minimum, [jnp.min(a) for a in knobs.atol])
     values = _between(model, par, c, tried)
@@ -165,9 +165,9 @@ def _unresolved(model: Model, par: Par, knobs: Knobs, c: Carry, tried: Tried) ->
 
 
 def _between(model: Model, par: Par, c: Carry, tried: Tried) -> Leaves:
-    """The guards at some more places in the step, on the cubic through both of its ends.
+    """The guards at further places in the step, with states on the cubic through both ends.
 
-    Its error is 16 times that of a cubic on a half of the step, as for the middle."""
+    Its error is 16 times that of the cubics on the halves of the step, as in the middle."""
     h = sigma(par) * tried.h
     ends = model.moving_of(c.at), model.moving_of(tried.at)
     pairs = list(zip(*ends, c.k1, tried.k, strict=True))
@@ -221,7 +221,7 @@ def _next_length(
     tried: Tried,
     verdict: Whole,
 ) -> tuple[Scalar, Scalar]:
-    """The next step's length and the controller's memory."""
+    """The next step's length, and the logarithm of the error for the step size control."""
     if not adaptive:
         return knobs.fixed, c.error
     control = PI(*knobs.control)
@@ -256,7 +256,7 @@ def _reject(
     if spec.model.constraint is not None:
         why = jnp.where(tried.impasse, int(Result.singular), why)
     code = jnp.where(hopeless, why, c.code)
-    off = c.search._replace(on=jnp.zeros((), bool))  # a search begins anew with a shorter step
+    off = c.search._replace(on=jnp.zeros((), bool))  # with a shorter step, a search starts again
     c = c._replace(counts=counts, code=code, search=off, h=h)
     if not c.tangent:
         return c
@@ -264,10 +264,10 @@ def _reject(
 
 
 def _recovered(c: Carry, tried: Tried) -> Whole:
-    """How much attempts that were not finite still count after a step that succeeded.
+    """The weight of attempts that were not finite, after a step that succeeded.
 
-    A step of ordinary length clears them. A short one takes back a part of one attempt only, so
-    that attempts which alternate with hopelessly short steps reach the limit as well.
+    A step of ordinary length makes it zero. A short one takes away a part of one attempt only, so
+    that attempts which alternate with extremely short steps reach the limit as well.
     """
     short = tried.h < SHORT_STEP * jnp.abs(c.target - c.at.tau)
     return jnp.where(short, jnp.maximum(c.counts.bad - 1, 0), 0)
@@ -318,7 +318,7 @@ def _accept(
 def _look(
     model: Model, stepper: Stepper, adaptive: bool, par: Par, c: Carry, tried: Tried
 ) -> Carry:
-    """A guard may cross in this step: fire at its start, begin a search, or accept after all."""
+    """If a guard may cross in a step: fire at its start, begin a search, or accept it after all."""
     sig = sigma(par)
     seen: list[Candidate] = []
     for j, action in enumerate(model.guards):
@@ -332,7 +332,7 @@ def _look(
     for j, s in enumerate(seen):
         fire, rest = fire | jnp.any(s.fire), rest | jnp.any(s.rest)
         size = jnp.maximum(jnp.abs(tried.mids[j]), jnp.abs(tried.values[j]))
-        large = size > GUARD_NOISE * tiny[j]  # nothing hides in rounding
+        large = size > GUARD_NOISE * tiny[j]  # no crossing is hidden by rounding
         doubt = doubt | jnp.any(s.doubt & large)
     doubt = doubt & (c.counts.doubt < MAX_HALVINGS) & adaptive
     crosses = jnp.where(jnp.isfinite(key), Inspection.CROSSING, Inspection.NO_CROSSING)
@@ -357,7 +357,7 @@ def _look(
 
 
 def _arrive(model: Model, stepper: Stepper, par: Par, c: Carry, tried: Tried) -> Carry:
-    """Accept; guards that reach zero within rounding of a prescribed time join its batch."""
+    """Accept a step; guards that are zero at a prescribed time, within rounding, join its batch."""
     _, together = arrivals(model, par, c, tried)
     together = tuple(t & tried.at_target for t in together)
     new = _accept(model, stepper, par, c, tried, together)

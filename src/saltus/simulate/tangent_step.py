@@ -1,4 +1,4 @@
-"""The step of a tangent where the error of the states says nothing about derivatives.
+"""The tangent of a step whose error says nothing about derivatives.
 
 See methods/tangent_error.py.
 """
@@ -35,7 +35,7 @@ def travel(
     )
     allowed = relative(goal) * (sizes + jnp.maximum(jnp.abs(u), jnp.abs(end)))
     error = jnp.sqrt(jnp.mean((off / allowed) ** 2))
-    finite = jnp.isfinite(error + jnp.sum(end))  # else there is no derivative
+    finite = jnp.isfinite(error + jnp.sum(end))  # if not, there is no derivative
     error, end = jnp.where(finite, error, 0.0), jnp.where(finite, end, u)
     fits = (error <= 1.0) | (h <= SHORTEST_STEP * jnp.abs(par.t1 - par.t0))
     log_error = jnp.log(jnp.maximum(error, 1e-300))
@@ -48,13 +48,13 @@ def travel(
 def looked(
     spec: Spec, par: Par, knobs: Knobs, c: Carry, ahead: At, length: Scalar, asks: Flag
 ) -> Carry:
-    """The state after an attempt that was rejected, or that `asks` for a tangent over the step."""
+    """The loop's state after an attempt that was rejected, or that `asks` for a tangent."""
     old = c.tangent
     assert old
     stay = lambda: (dropped(old), c.h)
     go = lambda: travel(spec, par, knobs, c, ahead, length)
     asks = asks.astype(jnp.int32)
     tangent, h = branch(asks, [stay, go], lazy=True)
-    steps, rejected = c.counts.steps - asks, c.counts.rejected - asks  # that was no attempt
+    steps, rejected = c.counts.steps - asks, c.counts.rejected - asks  # not counted as an attempt
     counts = c.counts._replace(steps=steps, rejected=rejected)
     return c._replace(tangent=tangent, h=h, counts=counts)

@@ -29,7 +29,7 @@ def blank_rows(spec: Spec, at: At, capacity: int) -> Rows:
     )  # fmt: skip
 
 
-MAX_SLABS = 16  # rows by which lanes may be apart and still be written together
+MAX_SLABS = 16  # most rows by which lanes may differ to be written together
 
 
 def write(rows: Rows, n: Whole, row: Rows, active: Flag) -> Rows:
@@ -49,7 +49,7 @@ def write(rows: Rows, n: Whole, row: Rows, active: Flag) -> Rows:
 
 
 def put(array: Array, value: Array, where: tuple[Whole | int, ...]) -> Array:
-    """One entry, in place; no scatter, which would not fit into one kernel."""
+    """Write one entry, without a scatter, which would not fit into one kernel."""
     start = (*where, *[0] * (array.ndim - len(where)))
     update = value.astype(array.dtype).reshape((1,) * len(where) + array.shape[len(where) :])
     start = tuple(jnp.asarray(k, jnp.int32) for k in start)
@@ -57,7 +57,7 @@ def put(array: Array, value: Array, where: tuple[Whole | int, ...]) -> Array:
 
 
 def _write_lanes(rows: Rows, n: Whole, row: Rows, active: Flag) -> Rows:
-    """Whole rows of lanes at once while the lanes are close together, else lane by lane."""
+    """Write all lanes of a row at once if the lanes are at nearby rows, else lane by lane."""
     low = jnp.min(jnp.where(active, n, jnp.iinfo(jnp.int32).max))
     high = jnp.max(jnp.where(active, n, -1))
     together = high - low < MAX_SLABS

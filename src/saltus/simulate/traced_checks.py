@@ -1,7 +1,7 @@
-"""Checks of numbers that are known only when a program runs, and then cannot raise errors.
+"""Checks of numbers that are known only when a program runs, which cannot raise errors.
 
-Outside of `jit` a bad number is an error where it is given. Inside, `solve` does not begin: its
-result says which check failed, and everything is NaN.
+Outside of `jit` an invalid number is an error where it is given. Inside, `solve` does not begin:
+its result says which check failed, and all values are NaN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def bad_times(par: Par) -> Flag:
 
 
 def bad_breakpoints(model: Model, par: Par) -> Flag:
-    """Whether the breakpoints of an input do not increase."""
+    """Whether the breakpoints of an input do not increase strictly."""
     given = [model.signal_of(par, k)[0] for k in range(len(model.signals))]
     return _any([jnp.isnan(t) for t in given] + [~(t[1:] > t[:-1]) for t in given])
 
@@ -51,7 +51,7 @@ def bad_mode(model: Model, at: At) -> Flag:
 
 
 def verdict(model: Model, par: Par, knobs: Knobs, code: Whole) -> Whole:
-    """Why a solve cannot begin, or the `code` it has."""
+    """The reason why a solve cannot begin, or else its `code`."""
     checks = [(jnp.isnan(knobs.rtol), Result.invalid_setting)]
     if model.ticks:
         checks.append((bad_periods(model, par), Result.invalid_period))
@@ -81,8 +81,8 @@ def begun(code: Whole, rows: Whole) -> Flag:
 def sound(settings: dict[str, Any], fixed: bool) -> Flag:
     """Whether the numbers of a method are valid.
 
-    `Method` checks them in the same way where they are known; a relative tolerance below rounding
-    is taken as rounding.
+    `Method` checks them in the same way if they are known; a relative tolerance below rounding is
+    replaced by it.
     """
     rtol, first, longest = settings["rtol"], settings["first_step"], settings["max_step"]
     atol = settings["atol"]

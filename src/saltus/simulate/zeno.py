@@ -1,4 +1,4 @@
-"""Events that can go on for ever: those that accumulate, and those that cannot leave a surface."""
+"""Events without end: those that accumulate, and those of a state that cannot leave a surface."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..base.types import Flag, Scalar, Whole
 from ..model.model import Model, Par
 from .record import Carry, Pace
 
-# Events accumulate where the time between them has shrunk so many times in a row, and where the
-# time that is left until the limit is lost in rounding.
+# Events accumulate if the time between them has shrunk MIN_STREAK times in a row, and the time that
+# is left until the limit is lost in rounding.
 MAX_RATIO = 0.9999  # of a gap to the one before
 MIN_STREAK = 8  # gaps that shrink
 MAX_TIME_LEFT = 1e-10  # of the time so far
@@ -42,7 +42,7 @@ def paced(model: Model, pace: Pace, fired: Whole, member: Whole, tau: Scalar) ->
 
 
 def trapped(model: Model, par: Par, new: Carry, old: Carry) -> Flag:
-    """Whether a kink was crossed into a flow that leads straight back: it cannot be left."""
+    """Whether a kink was crossed into a flow that leads straight back: the state cannot leave."""
     if not model.kinks:
         return jnp.zeros((), bool)
     action = next(a for a in model.actions if a.kink)

@@ -1,1 +1,1 @@
-"""Computes: rows as smooth maps, and tangent and adjoint sweeps over them."""
+"""Computes derivatives: rows as smooth maps, and tangent and adjoint sweeps over them."""

@@ -1,7 +1,7 @@
-"""The arguments of the three sweep primitives: what is static, and the arrays by their names.
+"""The arguments of the three sweep primitives: static ones, and arrays in named groups.
 
-A primitive of JAX takes a flat list of arrays. Here it is cut into named groups, one class for each
-primitive, and with each array stays which of the batch levels around the sweep it has.
+A primitive of JAX takes a flat list of arrays. Here the list is divided into named groups, with one
+class for each primitive; each array has flags that say which batch levels it has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Sweep(NamedTuple):
     reads: bool = False  # whether there are excursions to save times
 
     def recorded_sizes(self) -> tuple[int, int, int, int, int]:
-        """How many arrays the groups have with which all three primitives begin."""
+        """The sizes of the five groups that come first in all three primitives."""
         m = self.spec.model
         states, theta = 1 + m.n_w, m.n_theta + self.reads
         for mask in self.masks[:-1]:
@@ -41,7 +41,7 @@ class Sweep(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Some arrays, and for each of them whether it has each of the levels, the innermost first."""
+    """Some arrays, each with flags: whether it has each batch level, the innermost first."""
 
     values: list[Any]
     flags: list[tuple[bool, ...]]
@@ -64,20 +64,20 @@ class Group(NamedTuple):
         return [f[depth] for f in self.flags]
 
     def broadcast(self, shape: tuple[int, ...]) -> list[Array]:
-        """The arrays, which have no rows, with all levels."""
+        """The arrays, which have no row axis, with all levels."""
         return [broadcast(v, f, shape) for v, f in zip(self.values, self.flags, strict=True)]
 
 
 class TapeArgs(NamedTuple, Generic[T]):
-    """What `tape_p` takes: everything recorded, and what it is a function of."""
+    """The arguments of `tape_p`: what was recorded, and what it depends on."""
 
-    states: T  # where rows start: (tau, *w), at higher levels with their tangents
+    states: T  # at the starts of rows: (tau, *w), at higher levels with their tangents
     rows: T  # what was decided about each row: h, kind, member, i, z, aux
     fixed: T  # the number of rows, backward, iota
     theta: T  # parameters, and save times if there are any
     visits: T  # excursions to save times: their rows, places, kinds, aux
-    s0: T  # where the first row starts
-    ends: T  # where the last row ends
+    s0: T  # the state at the start of the first row
+    ends: T  # the state at the end of the last row
     reads: T  # states at save times
 
     @staticmethod
@@ -98,7 +98,7 @@ class TapeArgs(NamedTuple, Generic[T]):
 
 
 class LinearArgs(NamedTuple, Generic[T]):
-    """What `linear_p`, the tangent sweep, takes; the first five as in `TapeArgs`."""
+    """The arguments of `linear_p`, the tangent sweep; the first five are those of `TapeArgs`."""
 
     states: T
     rows: T
@@ -125,7 +125,7 @@ class LinearArgs(NamedTuple, Generic[T]):
 
 
 class AdjointArgs(NamedTuple, Generic[T]):
-    """What `adjoint_p`, the adjoint sweep, takes; the first five as in `TapeArgs`."""
+    """The arguments of `adjoint_p`, the adjoint sweep; the first five are those of `TapeArgs`."""
 
     states: T
     rows: T
@@ -161,7 +161,7 @@ _RECORDED_WITH_ROWS = (True, True, False, False, True)  # states, rows, fixed, t
 
 
 def for_each(sizes: Iterable[int], values: Iterable[T]) -> list[T]:
-    """The value of its group for each array."""
+    """For each array, the value of the group that it belongs to."""
     return [v for size, v in zip(sizes, values, strict=True) for _ in range(size)]
 
 
@@ -190,7 +190,7 @@ def put(array: Array, value: Array, k: Whole | int) -> Array:
 
 
 def broadcast(value: Array, flags: tuple[bool, ...], shape: tuple[int, ...]) -> Array:
-    """An array without rows that has some of the levels, with all of them."""
+    """An array without a row axis that has some of the levels, broadcast to all of them."""
     have = flags[::-1]
     if all(have):
         return value

@@ -1,10 +1,10 @@
-"""The order in which a sweep meets rows and save times, forward and backward.
+"""The order of rows and save times in a sweep, forward and backward.
 
-Without save times all lanes count along the same rows, and lanes with fewer rows pass the others
-by. With save times a sweep leaves the rows for excursions: an excursion starts where its row starts
-and ends at a save time (simulate/save_times.py); the sweep then goes on from where it left. Two
-pointers say where it is: the next row, and the next excursion. Lanes with rows of their own then
-have pointers of their own; columns of one Jacobian share them.
+Without save times all lanes use the same row numbers, and lanes with fewer rows ignore the others.
+With save times a sweep also makes excursions: each starts where its row starts and ends at a save
+time (simulate/save_times.py); the sweep then continues from the start of the row. Two pointers say
+where it is: the next row, and the next excursion. Lanes with different rows then have their own
+pointers; columns of one Jacobian share them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..simulate.record import READ, Spec, approach_kind
 from .arguments import Group, Sweep, at, broadcast
 from .rows import RowData
 
-Reader = Callable[[Whole | None], list[Array]]  # reads arrays with rows at pointers
+Reader = Callable[[Whole | None], list[Array]]  # reads arrays with a row axis at pointers
 
 
 class Pointers(NamedTuple):
-    """Where a sweep is: forward before the next item, backward after it."""
+    """Where a sweep is, between two items (rows or excursions)."""
 
-    items: Whole  # how many were passed, or are left
+    items: Whole  # how many items come before
     row: Whole
     visit: Whole | None  # among the excursions, if there are any
 
@@ -35,17 +35,17 @@ class Pointers(NamedTuple):
 class Item(NamedTuple):
     """One row, or one excursion from its start."""
 
-    marks: list[Flag]  # of each lane, as many as `Marks` gets
+    marks: list[Flag]  # the arguments of `Marks`, for each lane
     row: Whole
     visit: Whole | None
     visited: list[Array]  # what was recorded about the excursion
 
 
 class Marks(NamedTuple):
-    """What an item is in one lane; None says: always there, and never an excursion."""
+    """What an item is in one lane."""
 
-    live: Flag | None = None
-    read: Flag | None = None
+    live: Flag | None = None  # whether the lane has this item; None: every lane has it
+    read: Flag | None = None  # whether the item is an excursion; None: it never is
 
 
 class Path(NamedTuple):
@@ -75,7 +75,7 @@ class Path(NamedTuple):
         return n, broadcast(count, self.visits.flags[0], self.shape)
 
     def size(self) -> Whole:
-        """The number of items, in the lane that has most."""
+        """The number of items in the lane that has most."""
         if not self.sweep.reads:
             return jnp.max(self.fixed.values[0])
         n, count = self.counts()
@@ -108,7 +108,7 @@ class Path(NamedTuple):
         return Item([live, read], jnp.minimum(r, n), visit, visited), after
 
     def backward(self, here: Pointers, read_visits: Reader) -> tuple[Item, Pointers]:
-        """The item before, and the pointers before that."""
+        """The previous item, and the pointers before it."""
         q, r, j = here
         if j is None:
             return Item(self._rows_left(r - 1), r - 1, None, []), Pointers(q - 1, r - 1, None)
@@ -123,7 +123,7 @@ class Path(NamedTuple):
         return [r < self.fixed.values[0]] if self.sweep.levels else []
 
     def reader(self, group: Group) -> Reader:
-        """A function that reads the arrays of a group, which have rows, at pointers."""
+        """A function that reads the arrays of a group, which have a row axis, at pointers."""
         if self.shared:
             return lambda pointer: [] if pointer is None else group.at_row(pointer)
         lanes_first = [
@@ -138,7 +138,7 @@ class Path(NamedTuple):
     def mapped(
         self, lane: Callable, at_pointers: Sequence[Group], constant: Sequence[Group]
     ) -> Callable:
-        """`lane(carry, [marks, *entries, *constants])` for all lanes, by a list for each group."""
+        """`lane(carry, [marks, *entries, *constants])` for all lanes; a list for each group."""
 
         def flags(depth: int) -> list:
             entries = [
@@ -152,7 +152,7 @@ class Path(NamedTuple):
         return nest(lane, [flags(depth) for depth in range(len(self.sweep.levels))])
 
     def row(self, marks: Marks, rows: list, fixed: list, visits: list) -> RowData:
-        """A row, or from its start an excursion."""
+        """A row, or an excursion from its start."""
         row = row_data(self.sweep.spec, rows, fixed)
         if marks.read is None:
             return row
@@ -170,7 +170,7 @@ def choose(which: Flag, a: Leaves, b: Leaves) -> Leaves:
 
 
 def row_data(spec: Spec, rows: Sequence[Array], fixed: Sequence[Array]) -> RowData:
-    """One row of the groups `rows` and `fixed` as what it means."""
+    """One row of the groups `rows` and `fixed` as named fields."""
     model = spec.model
     h, kind, *rest = rows
     if model.families:

@@ -1,8 +1,8 @@
-"""The sweeps as JAX primitives, with derivatives of every order and batching of their own.
+"""The sweeps as JAX primitives, with their own rules for derivatives of every order and batching.
 
-`tape` returns the recorded states; its derivative is `linear`, the tangent sweep. The transpose of
-`linear` is `adjoint`, and back. The derivative of either is the same sweep one level up
-(rows.py). A rule below moves groups of arguments from one primitive to another (arguments.py).
+`tape` returns the recorded states; its derivative is `linear`, the tangent sweep. `linear` and
+`adjoint` are the transposes of each other. The derivative of either is the same sweep one level up
+(rows.py). The rules below move groups of arguments from one primitive to another (arguments.py).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .rows import Mask
 from .sweeps import ShapeAndType, adjoint_shapes, adjoint_sweep, tangent_shapes, tangent_sweep
 
 tape_p = Primitive("saltus_tape")  # TapeArgs -> states, ends, reads
-linear_p = Primitive("saltus_linear")  # LinearArgs -> their tangents
+linear_p = Primitive("saltus_linear")  # LinearArgs -> tangents of states, ends, reads
 adjoint_p = Primitive("saltus_adjoint")  # AdjointArgs -> lam_0, mu
 for primitive in (tape_p, linear_p, adjoint_p):
     primitive.multiple_results = True
 
-Dims = Sequence[int | None]  # where each argument has a new level, if it has it
+Dims = Sequence[int | None]  # the axis of the new level in each argument, if it has one
 
 
 def _full(values: Sequence[Any], sweep: Sweep) -> Group:
-    """Results of a sweep have every level."""
+    """The results of a sweep as a group: they have all levels."""
     return Group(list(values), [(True,) * len(sweep.levels)] * len(values))
 
 
@@ -69,7 +69,7 @@ def _refuse_reverse_over_reverse(*groups: Group) -> None:
 
 
 def _collect(value: Array, flags: tuple[bool, ...], row: bool) -> Array:
-    """Sum over the levels that the argument does not have."""
+    """Sum over the levels that an argument does not have."""
     depth = len(flags)
     axes = tuple(depth - 1 - d + row for d in range(depth) if not flags[d])
     return jnp.sum(value, axis=axes) if axes else value
@@ -132,13 +132,13 @@ def _linear_jvp(
     out = linear_p.bind(*primals, sweep=sweep)
     given, moves = LinearArgs.of(sweep, primals), LinearArgs.of(sweep, tangents)
     moving = _nonzero(moves.dtheta)
-    if _zeros(moves.states, moves.theta):  # linear in what moves
+    if _zeros(moves.states, moves.theta):  # only the tangents move, and the sweep is linear in them
         it = iter(moving)
         mask = tuple(next(it) if m else False for m in sweep.masks[-1])
         same = given._replace(ds0=_dense(moves.ds0), dtheta=moves.dtheta.only(moving))
         return out, _bind(linear_p, sweep, (*sweep.masks[:-1], mask), same)
-    # The recorded states depend on (s0, theta) alone: the sweep below carries their tangents
-    # along from the first row, so those of later rows are not needed.
+    # The recorded states depend on (s0, theta) only: the sweep below computes their tangents from
+    # the first row on, so that those of later rows are not needed.
     starts = moves.states.with_values([t[0] for t in _dense(moves.states).values])
     of_theta, n = _nonzero(moves.theta), len(given.states.values)
     lifted = given._replace(
@@ -219,18 +219,18 @@ def _adjoint_transpose(cts: Sequence[Any], *args: Any, sweep: Sweep) -> list[Arr
 
 
 class _Rules(NamedTuple):
-    """What tells the two sweeps apart, for evaluation, shapes, batching and derivatives."""
+    """The differences between the two sweeps: evaluation, shapes, batching and derivatives."""
 
     run: Callable[..., list[Array]]
     shapes: Callable[[Sweep, Sequence[Aval]], list[ShapeAndType]]
     row_flags: Callable[[Sweep], list[bool]]
-    result_dims: Callable[[Sweep], list[int]]  # where a new level is in each result
+    result_dims: Callable[[Sweep], list[int]]  # the axis of a new level in each result
     jvp: Callable
     transpose: Callable
 
 
 def _define(primitive: Primitive, rules: _Rules) -> None:
-    """A sweep as one kernel, with the rules for its derivatives."""
+    """Register a sweep as one kernel, with the rules for its derivatives."""
 
     def abstract(*avals: Aval, sweep: Sweep) -> list[Aval]:
         return [core.ShapedArray(s, d) for s, d in rules.shapes(sweep, avals)]
@@ -273,7 +273,7 @@ _define(
 
 
 class Recorded(NamedTuple):
-    """What a simulation has recorded, in the groups of `TapeArgs`."""
+    """What a simulation recorded, in the groups of `TapeArgs`."""
 
     states: Sequence[Array]
     rows: Sequence[Array]
@@ -288,7 +288,7 @@ def replay(
 ) -> tuple[list[Array], list[Array], list[Array]]:
     """Recorded states, ends and states at save times as functions of `s0` and of `theta`.
 
-    With save times, these are the last entry of `theta`.
+    Save times, if there are any, are the last entry of `theta`.
     """
     known = Recorded(*([jax.lax.stop_gradient(v) for v in group] for group in recorded))
     sweep = Sweep(spec, ((False,) * len(theta),), (), reads=bool(known.visits))

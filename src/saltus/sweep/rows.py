@@ -1,9 +1,9 @@
-"""A row as a smooth function of where it starts and of the parameters, and its derivatives.
+"""A row as a smooth function of its start and of the parameters, and its derivatives.
 
 Level 1 is the row itself, `F1(s, theta)`. Level r + 1 carries a tangent along (M11):
 `F_{r+1}((s, ds), (theta, dtheta)) = (F_r(s, theta), J F_r(s, theta) (ds, dtheta))`. Tangent and
 adjoint sweeps of level 1 give first derivatives, those of level 2 second derivatives, and so on.
-Which parameters carry a tangent at each level is a mask.
+A mask for each level says which parameters have a tangent there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RowData(NamedTuple):
 
     @property
     def is_read(self) -> Flag:
-        """Whether it is an excursion to a save time."""
+        """Whether the row is an excursion to a save time."""
         return self.kind == READ
 
     @property
@@ -51,16 +51,16 @@ class RowData(NamedTuple):
 
 
 def par_of(spec: Spec, theta: Leaves, row: RowData) -> Par:
-    """The parameters of a row: save times may come after those of the model."""
+    """The parameters of a row: the model's come first, save times may follow."""
     return Par(theta[: spec.model.n_theta], row.iota, row.backward)
 
 
 def flow_row(
     spec: Spec, degree: int, probing: bool, s: Leaves, theta: Leaves, row: RowData
 ) -> Leaves:
-    """A step of frozen length (M3), or up to a save time (M15).
+    """A step of constant length (M3), or up to a save time (M15).
 
-    With the probe, its local error is added (M47).
+    If `probing`, its local error times the probe is added (M47).
     """
     par = par_of(spec, theta, row)
     at = At(s[0], s[1:], row.i, row.z)
@@ -78,14 +78,14 @@ def flow_row(
 
 
 def save_time(spec: Spec, theta: Leaves, row: RowData) -> Scalar:
-    """The save time of an excursion, as an offset from t0; parameters end with all of them."""
+    """The save time of an excursion, as an offset from t0; `theta` ends with all save times."""
     ts = theta[spec.model.n_theta]
     inside = jnp.clip(row.member, 0, ts.shape[0] - 1)
     return jax.lax.dynamic_index_in_dim(ts, inside, keepdims=False) - par_of(spec, theta, row).t0
 
 
 def _local_error(spec: Spec, degree: int, at: At, par: Par, row: RowData, whole: Leaves) -> Leaves:
-    """What two half steps would have changed, extrapolated: the local error of the step (M47)."""
+    """The local error of a step: its extrapolated difference from two half steps (M47)."""
     model, stepper, half = spec.model, spec.stepper, 0.5 * row.h
     mid = stepper.reach(model, par, at, half, row.aux, row.h, degree)
     mid = determined(model, mid, par, degree)
@@ -96,7 +96,7 @@ def _local_error(spec: Spec, degree: int, at: At, par: Par, row: RowData, whole:
 
 
 def approach_row(spec: Spec, k: int, degree: int, s: Leaves, theta: Leaves, row: RowData) -> Leaves:
-    """The last bit of flow before action `k` (M5); the stop also ends short excursions."""
+    """The last bit of flow before action `k` (M5); short excursions are approaches of the stop."""
     model = spec.model
     par = par_of(spec, theta, row)
     at = At(s[0], s[1:], row.i, row.z)
@@ -130,7 +130,7 @@ def halves(theta: Leaves, n_theta: int, mask: Mask) -> tuple[Leaves, Leaves]:
 
 
 def lift(fn: Callable, n_s: int, n_theta: int, mask: Mask) -> Callable:
-    """One level up: the map with a tangent carried along."""
+    """The map one level up: with a tangent carried along."""
 
     def lifted(s: Leaves, theta: Leaves) -> Leaves:
         inner, tangent = halves(theta, n_theta, mask)
@@ -151,7 +151,7 @@ def spread(tangents: Sequence[Any], primals: Sequence[Any], mask: Mask) -> Leave
 def branches(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> list[Callable]:
     """The row maps at level `len(masks)` in the order of kinds; the stop has no reset.
 
-    The last mask says which parameters are differentiated by the sweep; it does not lift.
+    The last mask says which parameters the sweep differentiates by; it does not add a level.
     """
     degree = len(masks)
     model = spec.model
@@ -169,7 +169,7 @@ def branches(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> list[Callable
 
 
 def _choose(row: RowData, cases: list[Callable], *operands: Any) -> Any:
-    """By kind; the last one is the approach of the stop, and short excursions stop elsewhere."""
+    """The case for the kind of a row; the last is the approach of the stop or a short excursion."""
     return jax.lax.switch(jnp.clip(row.kind, 0, len(cases) - 1), cases, *operands)
 
 
@@ -197,7 +197,7 @@ def tangent(
 
 
 def carried(spec: Spec, state: Leaves) -> Leaves:
-    """What an adjoint sweep takes along from the end, besides the adjoints."""
+    """What an adjoint sweep carries from the end, besides the adjoints."""
     return () if spec.rules is None else spec.rules.carried(spec, state)
 
 
@@ -228,7 +228,7 @@ def cotangent(
 ) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
     """The transposed Jacobian of the row times a cotangent (M10).
 
-    For s, for masked theta, and what is carried on (`carried`)."""
+    Returned for s and for masked theta, with what is carried further (`carried`)."""
     if spec.rules is not None:
         return spec.rules.cotangent(spec, masks, row, s, theta, lam, held)
     mask = masks[-1]

@@ -1,7 +1,7 @@
 """Tangent and adjoint sweeps over the recorded rows, with excursions to save times.
 
-Nothing here decides anything: it computes over rows that were decided before. The cost is
-proportional to the rows used, never to the buffer, with and without lanes.
+No decisions are made here: all of them are in the recorded rows. The cost is proportional to the
+number of rows used, not to the size of the buffer, with and without lanes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def adjoint_sweep(*args: Array, sweep: Sweep) -> list[Array]:
         ds, dtheta, back = cotangent(sweep.spec, sweep.masks, row, here, tuple(theta), into, held)
         if marks.read is not None:
             ds, back = choose(marks.read, add(lam, ds), ds), choose(marks.read, held, back)
-        if marks.live is not None:  # lanes with fewer rows carry nothing before their end
+        if marks.live is not None:  # a lane with fewer rows only starts at its own end
             ds, back = choose(marks.live, ds, lam), choose(marks.live, back, here[: len(held)])
             dtheta = tuple(jnp.where(marks.live, d, 0.0) for d in dtheta)
         return ds, add(mu, dtheta), back
@@ -105,7 +105,7 @@ def add(a: Iterable[Array], b: Iterable[Array]) -> Leaves:
 
 
 def _no_gradient(sweep: Sweep, theta: Group, shape: tuple[int, ...]) -> Leaves:
-    """Zeros for every parameter that is differentiated."""
+    """Zeros for every parameter that the sweep differentiates by."""
     used = theta.only(sweep.masks[-1])
     return tuple(
         jnp.zeros((*shape, *v.shape[sum(flags) :]), v.dtype)
@@ -113,11 +113,11 @@ def _no_gradient(sweep: Sweep, theta: Group, shape: tuple[int, ...]) -> Leaves:
     )
 
 
-# -- where a tangent sweep stores what it finds ---------------------------------------------------
+# -- where a tangent sweep stores its results -----------------------------------------------------
 
 
 def _room(path: Path, length: int, ds0: Leaves) -> tuple:
-    """Room for rows and excursions; in one list where every lane has an order of its own."""
+    """Zeros for rows and excursions; in one list if every lane has its own order of them."""
 
     def blank(size: int) -> Leaves:
         return tuple(jnp.zeros((size, *v.shape), v.dtype) for v in ds0)
@@ -131,7 +131,7 @@ def _room(path: Path, length: int, ds0: Leaves) -> tuple:
 def _stored(
     path: Path, here: Pointers, after: Pointers, ds: Leaves, new: Leaves, out: tuple
 ) -> tuple:
-    """What an item gave, written where it belongs."""
+    """Write the result of a row or an excursion to its place."""
     if not path.shared:
         return (tuple(put(o, v, here.items) for o, v in zip(out[0], new, strict=True)),)
     rows = tuple(put(o, v, after.row) for o, v in zip(out[0], ds, strict=True))
@@ -142,7 +142,7 @@ def _stored(
 
 
 def _sorted_out(path: Path, length: int, items: Leaves, ds0: Leaves) -> tuple[Leaves, Leaves]:
-    """Rows and excursions out of the lists of items, for every lane."""
+    """The rows and the excursions from the list of both, for every lane."""
     depth = len(path.sweep.levels)
     n, _ = path.counts()
     flags = path.visits.flags[0]
@@ -174,7 +174,7 @@ ShapeAndType = tuple[tuple[int, ...], Any]
 
 
 def _leaf_shapes(group: Group, lanes: tuple[int, ...], rows: bool) -> list[ShapeAndType]:
-    """What arrays have in one row, with all levels."""
+    """The shapes and types of arrays in one row, with all levels."""
     return [
         ((*lanes, *v.shape[rows + sum(flags) :]), v.dtype)
         for v, flags in zip(group.values, group.flags, strict=True)
@@ -182,7 +182,7 @@ def _leaf_shapes(group: Group, lanes: tuple[int, ...], rows: bool) -> list[Shape
 
 
 def tangent_shapes(sweep: Sweep, avals: Sequence[Aval]) -> list[ShapeAndType]:
-    """What a tangent sweep returns, without tracing it."""
+    """The shapes and types that a tangent sweep returns, without tracing it."""
     given = LinearArgs.of(sweep, avals)
     lanes = lane_shape(avals, LinearArgs.row_flags(sweep), sweep.levels)
     ends = _leaf_shapes(given.states, lanes, rows=True)
@@ -195,7 +195,7 @@ def tangent_shapes(sweep: Sweep, avals: Sequence[Aval]) -> list[ShapeAndType]:
 
 
 def adjoint_shapes(sweep: Sweep, avals: Sequence[Aval]) -> list[ShapeAndType]:
-    """What an adjoint sweep returns, without tracing it."""
+    """The shapes and types that an adjoint sweep returns, without tracing it."""
     given = AdjointArgs.of(sweep, avals)
     lanes = lane_shape(avals, AdjointArgs.row_flags(sweep), sweep.levels)
     ends = _leaf_shapes(given.states, lanes, rows=True)

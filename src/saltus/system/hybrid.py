@@ -23,13 +23,14 @@ DIRECTIONS = {"falling": -1, "rising": 1, "either": 0}
 
 
 class Instant(eqx.Module):
-    """Everything a model function may look at: time, states, discrete state, inputs.
+    """Everything that a model function can read: the time, the states, the inputs.
 
-    `x` are the differential states, `z` the algebraic ones (in a start: the guess from which they
-    are solved) and `d` the discrete ones, which change only at events; all are any pytree, so
-    states have names. `dx` is x' in fully implicit systems. `u` holds the inputs' current values,
-    `member` the index of the member of an event family that fired, `mode` the mode of an
-    automaton: its name when a user writes a start, its integer inside model functions.
+    `t` is the time, `x` are the differential states, `z` the algebraic states (in a start: the
+    guess from which they are solved) and `d` the discrete states, which change only at events; each
+    may be any pytree, so that states have names. `mode` is the mode of an automaton: its name in a
+    start, its integer inside model functions. `dx` is x' in fully implicit systems (in a start: a
+    guess). The solver fills in `u`, the current values of the inputs, and `member`, the index of
+    the member of an event family that fired.
     """
 
     t: Any
@@ -72,13 +73,13 @@ def _values(tree: Tree) -> str:
     return np.array2string(np.asarray(tree), precision=8, separator=", ")
 
 
-# what messages that are complete contain
+# found in messages to which nothing needs to be added
 FULL_MESSAGE = re.compile(r"There, now\.|Model functions are called|while the model is translated")
 WRONG_ARITY = re.compile(r"takes .*positional argument|missing \d+ required positional")
 
 
 def called(owner: str, fn: Function, now: object, p: Params) -> Any:
-    """`fn(now, p)`; what goes wrong in it is reported with the function's own name."""
+    """`fn(now, p)`; errors in it are reported with `owner`, the role of the function."""
     try:
         return fn(now, p)
     except UNTRACEABLE as error:
@@ -114,7 +115,7 @@ def check_function(
     owner: str, field: str, value: object, optional: bool = False, gives: str = "value",
     write: str = "",
 ) -> None:  # fmt: skip
-    """Refuses what is no function: all model functions are called with `(now, p)`, by `called`."""
+    """Raise an error if a model function, which will be called with `(now, p)`, is none."""
     if callable(value) or (value is None and optional):
         return
     raise TypeError(
@@ -135,23 +136,25 @@ def _name(kind: str, name: object) -> None:
 class Event:
     """Something that happens when `guard(now, p)` crosses zero.
 
-    `direction` is the direction of the crossing along increasing time. `reset(now, p)` gives the
-    instant just after (`now.replace(x=...)`); without one the event only logs. A guard may return
-    an array: a family of events, whose reset reads the member that fired as `now.member`.
-    `active(now, p) -> bool` puts the guard in force only while it is true. A guard that comes into
-    force when already beyond zero fires if `when="level"`, and waits for a crossing if `"edge"`.
-    `"contact"` is for a guard that must not go beyond zero, as the gap between two bodies: it also
-    fires where it comes into force a rounding error beyond zero, or where its own reset has
-    stopped it and another reset of the same instant pushes it on.
+    `name` identifies the event in the log and in messages. `direction` is the direction of the
+    crossing along increasing time. `reset(now, p)` returns the instant just after the event
+    (`now.replace(x=...)`); without a reset, the event is only logged. With `terminal=True` the
+    solve ends there. A guard may return an array: a family of events, whose reset reads the index
+    of the member that fired as `now.member`.
 
-    `active` may depend on modes, discrete states and parameters only: it is looked at where the
-    solve starts and after every event.
+    `active(now, p) -> bool` switches the guard on and off. It is evaluated at the start and after
+    every event, so it may depend on modes, discrete states and parameters only. `when` says what
+    happens if the guard is already beyond zero when it is switched on: with "level" it fires at
+    once, with "edge" it waits for a crossing. "contact" is for a guard that must not go beyond
+    zero, such as the gap between two bodies: it also fires if it is beyond zero by a rounding error
+    when it is switched on, or if its own reset has stopped it and another reset at the same instant
+    pushes it on.
 
-    `zeno` says how to go on where the events accumulate at one time, or where the state rests on
+    `zeno` says how to continue where the events accumulate at one time, or where the state rests on
     the guard: a reset like `reset`, or the name of a mode. Without it the solve stops there.
 
-    `undo(now, p)` is the inverse of `reset`, the instant just before as a function of the one just
-    after: with it, solves that run backward in time undo the event.
+    `undo(now, p)` is the inverse of `reset`: from the instant just after the event it returns the
+    instant just before. With it, solves that run backward in time undo the event.
     """
 
     name: str
@@ -163,7 +166,7 @@ class Event:
     active: Function | None = None
     zeno: Callable | str | None = None
     undo: Function | None = None
-    came: Function | None = dataclasses.field(default=None, repr=False)  # where it leads to
+    came: Function | None = dataclasses.field(default=None, repr=False)  # is now just after it?
     possible: Function | None = dataclasses.field(default=None, repr=False)  # see reversal.py
 
     def __post_init__(self):
@@ -209,11 +212,12 @@ def every(period: Number | Function, offset: Number | Function = 0.0) -> Ticks:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TimeEvent:
-    """Something that happens at a time known ahead.
+    """Something that happens at a time known in advance.
 
-    `next_time(now, p)` is evaluated at the start and after every jump; a time that is not ahead of
-    `now.t` (or is infinite) means none is pending. The time is hit exactly, and is differentiable
-    in `p` and in the state at which it was computed. Or write `next_time=every(period, offset)`.
+    `name`, `reset` and `terminal` are those of `Event`. `next_time(now, p)` is evaluated at the
+    start and after every jump; if it is infinite, or not later than `now.t`, no event is pending.
+    The time is hit exactly, and has derivatives with respect to `p` and to the state at which it
+    was computed. For periodic events write `next_time=every(period, offset)`.
     """
 
     name: str
@@ -233,21 +237,22 @@ class TimeEvent:
 class HybridSystem:
     """A system that flows and jumps. Every model function is `(now, p) -> value`.
 
-    `flow` gives `x'` with the structure of `x`; `rate` gives the integrands of running costs;
-    `output` what is saved (the state `x` if absent); `inputs(p)` a pytree of signals (`Steps`,
-    `Ramps`) whose current values model functions read as `now.u`. `units` maps names to units for
+    `flow` returns `x'` with the structure of `x`; `events` is a list of `Event` and `TimeEvent`;
+    `rate` returns integrands, whose integrals are `sol.integral` (running costs); `output` returns
+    what is saved (without it, the state `x`); `inputs(p)` returns a pytree of signals (`Steps`,
+    `Ramps`), whose current values model functions read as `now.u`. `units` maps names to units for
     tables and plots.
 
-    `constraint` gives residuals `0 = g(now, p)`, any pytree with as many numbers as `z`; the names
-    of its leaves are the names of the equations. `index` is 1 (g can be solved for z) or 2
-    (Hessenberg: g does not depend on z, its time derivative can be solved for z), one for all
-    equations or a pytree like g; without it, equations that depend on z have index 1, the others
-    2. `sparsity` says how the Jacobian of large systems is treated: "detect", "dense", or a boolean
-    matrix.
+    `constraint` returns the residuals of `0 = g(now, p)`, any pytree with as many numbers as `z`;
+    the names of its leaves are the names of the equations. `index` is 1 (g can be solved for z) or
+    2 (Hessenberg form: g does not depend on z, but its time derivative can be solved for z), either
+    one number for all equations or a pytree like g; without it, equations that depend on z have
+    index 1, the others index 2. `sparsity` says how the Jacobian of a large system is treated:
+    "detect", "dense", or a boolean matrix that shows where it can be nonzero.
 
-    `invariant` gives numbers that the flow keeps at zero (a length, an energy, a norm), any pytree.
-    They are checked at the start, after every reset and at the end, and every step ends with a
-    projection onto them, so that they do not drift.
+    `invariant` returns numbers that the flow keeps at zero, any pytree (say, how far a length or an
+    energy is from its first value). They are checked at the start, after every reset and at the
+    end, and every step ends with a projection onto them, so that they do not drift.
     """
 
     flow: Function
@@ -266,7 +271,7 @@ class HybridSystem:
     adapt_back: Function | None = dataclasses.field(default=None, repr=False)
     check_start: Function | None = dataclasses.field(default=None, repr=False)
     projection: Function | None = dataclasses.field(default=None, repr=False)
-    forward_only: str | None = dataclasses.field(default=None, repr=False)  # why, if so
+    forward_only: str | None = dataclasses.field(default=None, repr=False)  # the reason, if it is
 
     def __post_init__(self):
         check_function("HybridSystem", "flow", self.flow)

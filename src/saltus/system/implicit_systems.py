@@ -1,7 +1,6 @@
-"""Other ways to write a model, each lowered onto `HybridSystem`: no second engine.
+"""Fully implicit equations, rewritten as a `HybridSystem` with algebraic states.
 
-Here: fully implicit equations, resets given by equations, memory of the last event. Mass matrices
-are in mass_matrices.py.
+Other ways to write a model are in mass_matrices.py, modes.py and sliding_modes.py.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .views import View, count
 
 
 class Implicit(NamedTuple):
-    """The algebraic states of a fully implicit system: x' and the user's own."""
+    """The algebraic states of a fully implicit system: x' and the user's z."""
 
     dx: Tree
     z: Tree
@@ -34,10 +33,10 @@ def fully_implicit(
 ) -> HybridSystem:  # fmt: skip
     r"""A system $0 = F(x', x, z, d, p, t)$: `residual(now, p)` reads x' as `now.dx`.
 
-    It returns any pytree with as many numbers as x and z together. All other functions may read
-    `now.dx` as well. A start is `Instant(t, x, z=..., dx=...)`, where `z` and `dx` are guesses
-    (`dx`: zeros, if left out). Lowered to $x' = w$, $0 = F(w, x, z, \dots)$, which has index 1
-    where $[F_{x'} \; F_z]$ is regular.
+    It returns any pytree with as many numbers as x and z together. A start is
+    `Instant(t, x, z=..., dx=...)`, where `z` and `dx` are guesses (without `dx`, zeros). It is
+    solved as $x' = w$, $0 = F(w, x, z, \dots)$, which has index 1 where $[F_{x'} \; F_z]$ is
+    regular. The other arguments are those of `HybridSystem`; their functions may read `now.dx` too.
     """
     if not callable(residual):
         raise TypeError(
@@ -79,8 +78,8 @@ def _implicit_held(now: Instant) -> Instant:
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (now.x, now.dx)]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            f"fully_implicit: dx is {picture(now.dx)}, but x is {picture(now.x)}. Give dx, the "
-            "guess of x', the fields of x, or leave it as it is."
+            f"fully_implicit: dx is {picture(now.dx)}, but x is {picture(now.x)}. Write dx, the "
+            "guess of x', with the fields of x, or leave it out."
         )
     return now.replace(dx=None, z=Implicit(now.dx, now.z))
 

@@ -31,7 +31,7 @@ class Signal(eqx.Module):
 
     @classmethod
     def of_leaves(cls, times: Vector, values: Array) -> Signal:
-        """A signal of leaves that were checked before."""
+        """A signal made of leaves that were checked before."""
         signal = object.__new__(cls)
         object.__setattr__(signal, "times", times)
         object.__setattr__(signal, "values", values)
@@ -45,15 +45,16 @@ class Signal(eqx.Module):
         raise NotImplementedError
 
     def segment(self, t: Scalar, backward: Flag | bool) -> Whole:
-        """How many breakpoints lie before `t` (a breakpoint at `t` counts as passed)."""
+        """How many breakpoints precede `t`; one at `t` counts if time runs forward."""
         after = jnp.searchsorted(self.times, t, side="right")
         return jnp.where(backward, jnp.searchsorted(self.times, t, side="left"), after)
 
 
 class Steps(Signal):
-    """Piecewise constant: `values[j]` from `times[j]` on, held before the first and after the last.
+    """A piecewise constant input: `values[j]` from `times[j]` to the next time.
 
-    With one value fewer than times, the last time is the end of the last piece.
+    The first value also holds before the first time, and the last value after the last time. There
+    may be one value fewer than times: the last time then only marks the end of the last piece.
     """
 
     def __init__(self, times: Numbers, values: Numbers):
@@ -76,7 +77,7 @@ class Steps(Signal):
 
 
 class Ramps(Signal):
-    """Piecewise linear through `(times, values)`, constant before the first and after the last."""
+    """A piecewise linear input through `values[j]` at `times[j]`, constant outside of the times."""
 
     def __init__(self, times: Numbers, values: Numbers):
         super().__init__(times, values)

@@ -1,9 +1,9 @@
 """Kinks inside a flow: `when(cond, a, b)` makes its own event.
 
-`jnp.where` in a flow hides a kink from the step size control and from the derivatives of the time
-at which it is passed. `when` marks it. Each comparison that a marked condition depends on becomes a
-member of one family of guards (left side minus right side); the flow then reads the outcome of the
-comparison as a recorded flag, which changes only at that event, so that every step is smooth.
+A kink made by `jnp.where` in a flow is unknown to the step size control, and so is the derivative
+of the time at which it is passed. With `when`, each comparison in a condition becomes a member of
+one family of guards (left side minus right side); the flow then reads the outcome of the comparison
+as a recorded flag, which changes only at that event, so that every step is smooth.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ when_p = Primitive("saltus_when")
 def when(cond: Number, a: T, b: T) -> T:
     """`a` where `cond`, else `b`; inside a flow or a rate, the change is located as an event.
 
-    `cond` is built from comparisons (`<`, `<=`, `>`, `>=`) with `&`, `|`, `~`, or is a number,
-    which counts as true when positive. `a` and `b` may be pytrees. Outside of flows it is
-    `jnp.where`.
+    `cond` is made of comparisons (`<`, `<=`, `>`, `>=`) with `&`, `|`, `~`, or is a number, which
+    counts as true when positive. `a` and `b` may be pytrees of the same structure. Outside of flows
+    and rates, `when` is `jnp.where`.
     """
     cond = jnp.asarray(cond)
     if cond.dtype != bool:
@@ -75,7 +75,7 @@ _LOGIC = {
 
 
 class Kinks(NamedTuple):
-    """A function with `when` in it, taken apart."""
+    """A function that contains `when`, separated into its smooth pieces and the comparisons."""
 
     size: int  # comparisons, counted by entries
     flow: Callable  # (flags, *args) -> outputs, with comparisons read from the flags
@@ -83,7 +83,7 @@ class Kinks(NamedTuple):
 
 
 def find_kinks(fn: Callable, avals: list) -> Kinks:
-    """Take a flat function apart at its `when`s."""
+    """Separate a function on leaves into its smooth pieces and the comparisons of its `when`s."""
     closed = jax.make_jaxpr(fn)(*avals)
     flat = jax.make_jaxpr(lambda *a: _inline(closed.jaxpr, closed.consts, a))(*avals)
     compared = _comparisons(flat.jaxpr)
@@ -114,7 +114,7 @@ def uses_when(jaxpr: Jaxpr) -> bool:
 def _inline(
     jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], top: bool = True
 ) -> list[Any]:
-    """Evaluate with inner `jit`s written out, so that everything is on one level."""
+    """Evaluate with inner `jit`s written out, so that all operations are on one level."""
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
     def read(v: Atom) -> Any:

@@ -1,7 +1,7 @@
-"""Systems with a mass matrix, $M x' = f$, lowered onto `HybridSystem`.
+"""Systems with a mass matrix, $M x' = f$, rewritten as a `HybridSystem`.
 
-A regular M is solved for, so the system stays an ODE. A singular one hides algebraic equations,
-and differential states that are combinations of the entries of x: `Split` takes them apart.
+With a regular M the equations are solved for x': an ODE. A singular M implies algebraic equations,
+and differential states that are combinations of the entries of x: `Split` finds them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .views import View, count
 
 # Singular values of the balanced matrix: zero below the first, not zero above the second.
 MAX_ZERO, MIN_NONZERO = 1e-13, 1e-9
-Mass: TypeAlias = "Function | _Constant"  # M as it is solved for
+Mass: TypeAlias = "Function | _Constant"  # M, or the inverse of a constant one
 
 
 def mass_matrix(
@@ -43,14 +43,16 @@ def mass_matrix(
 ) -> HybridSystem:  # fmt: skip
     r"""A system $M x' = f(now, p)$, with $0 = g(now, p)$ where there is a `constraint`.
 
-    `mass` is a constant matrix, a function `(now, p)` that gives a matrix, or one that gives the
-    product $M x'$, reading x' as `now.dx` (then x may be any pytree; a matrix needs one vector).
+    `mass` is a constant matrix, a function `(now, p)` that returns a matrix, or one that returns
+    the product $M x'$, reading x' as `now.dx` (x may then be any pytree; with a matrix it is one
+    vector). `flow(now, p)` returns f.
 
-    A singular constant M is split, and x, one vector, stays what model functions see;
-    `saltus.mass.Split.of(M)` shows how. For a singular M that depends on parameters give `like=`,
-    M at typical ones, as a plain array: the split is chosen there, and M has to have exactly its
-    null spaces (as circuits do, whatever their capacitances). That is checked at the start.
-    What M does not hold of x is a guess, in a start and after a reset.
+    A singular constant M is split into differential and algebraic equations, as
+    `print(saltus.mass.Split.of(M))` shows; model functions still see x, which is one vector. For a
+    singular M that depends on parameters give `like`, M at typical parameters as a plain array, by
+    which it is split: M must always have the null spaces of `like`, as those of circuits have for
+    all capacitances. That is checked at the start. The entries of x that become algebraic are
+    guesses in a start and after a reset. The other arguments are those of `HybridSystem`.
     """
     write = "mass_matrix(M, lambda now, p: ...)."
     check_function("mass_matrix", "flow", flow, gives="M x'", write=write)
@@ -80,7 +82,7 @@ def mass_matrix(
 
 
 class _Constant:
-    """The inverse of what is regular in a constant matrix."""
+    """The inverse of the regular block of a constant matrix."""
 
     def __init__(self, matrix: Numbers, split: Split):
         block = np.asarray(matrix, dtype=float)[np.ix_(split.rows, split.columns)]
@@ -97,7 +99,7 @@ class _Constant:
 
 
 def _solved(mass: Mass, flow: Callable, now: Instant, p: Params) -> Tree:
-    """x' from $M x' = f$ for a regular M, given as a matrix or by what it does."""
+    """x' from $M x' = f$ for a regular M, given as a matrix or as the product $M x'$."""
     force = called("flow", flow, now, p)
     if isinstance(mass, _Constant):
         return mass.slope(_vector(force, now.x))
@@ -129,7 +131,7 @@ def _like(value: Tree, x: Tree) -> bool:
 
 
 def _columns(mass: Callable, now: Instant, p: Params) -> tuple[Matrix, Callable]:
-    """M from what it does with x', and how a vector becomes an x."""
+    """M from the product $M x'$, and a function that makes an x of a vector."""
     at_rest, join = ravel_pytree(_at_rest(now).dx)
     matrix = jax.jacfwd(lambda w: ravel_pytree(mass(now.replace(dx=join(w)), p))[0])(at_rest)
     return matrix, join
@@ -138,11 +140,11 @@ def _columns(mass: Callable, now: Instant, p: Params) -> tuple[Matrix, Callable]
 def _check_start(
     mass: Mass, split: Split | None, constraint: Function | None, now: Instant, p: Params
 ) -> None:
-    """Whether M can be treated as it was announced, where its numbers are known."""
+    """Check that M at the start is regular, or like the one it is split by, if it is known."""
     if constraint is None and now.z is not None:
         raise ValueError(
-            "mass_matrix: the start has z, but there is no constraint. Entries of x that M does "
-            "not hold are algebraic as they are: leave z out, or write "
+            "mass_matrix: the start has z, but there is no constraint. Algebraic entries of x, "
+            "which a singular M leaves undetermined, stay in x: leave z out, or write "
             "mass_matrix(M, flow, constraint=...)."
         )
     if isinstance(mass, _Constant) or under_jit():
@@ -158,9 +160,9 @@ def _check_start(
 
 @eqx.filter_jit
 def _matrix(mass: Callable, now: Instant, p: Params, reads: object) -> Matrix | None:
-    """M at an instant; None where it has another shape than x, which the flow reports.
+    """M at an instant; None if its shape does not fit x, which the flow reports.
 
-    `reads` are the values that the function reads: with others, it is another program.
+    `reads` are the values that the function reads: if they change, it is compiled again.
     """
     value = called("mass", mass, _at_rest(now), p)
     if _is_matrix(value, now.x):
@@ -180,10 +182,9 @@ def _check_matrix(m: np.ndarray, split: Split | None) -> None:
         if m.shape != (split.size, split.size) or split.fits(m):
             return
         raise ValueError(
-            "mass_matrix: M at the start does not have the null spaces of like=, by which the "
+            "mass_matrix: M at the start does not have the null spaces of like=, with which the "
             f"differential states are {', '.join(split.combinations())}. Give like=M at typical "
-            "parameters, as a plain array: numbers in M may differ from it, but not what M leaves "
-            "out of x' and f."
+            "parameters, as a plain array: M may differ from it, but not in its null spaces."
         )
     sizes = np.linalg.svd(_balanced(m), compute_uv=False)
     if sizes[-1] <= MAX_ZERO * len(m):
@@ -215,7 +216,7 @@ def _vector(value: Tree, x: Tree) -> Vector:
 
 
 class Held(NamedTuple):
-    """The algebraic states of a system with a singular mass matrix: entries of x, the user's z."""
+    """The algebraic states if the mass matrix is singular: entries of x, and the user's z."""
 
     x: Vector
     z: Tree
@@ -223,11 +224,12 @@ class Held(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    r"""What a matrix holds of $M x' = f$, and what it leaves to algebraic equations.
+    r"""The differential and the algebraic equations in $M x' = f$ with a singular M.
 
     With `rows` Q and `columns` P of a regular block of full rank, and the other columns R:
     $M_{QP}\, a' = f_Q$ for $a = x_P + K x_R$, and $0 = f_i - L_i f_Q$ in the other rows i. `kernel`
-    is K, `relation` L. Any M with the same null spaces has the same K and L.
+    is K, `relation` L, `size` the number of rows of M. Any M with the same null spaces has the same
+    K and L. `print` shows both kinds of states and equations.
     """
 
     size: int
@@ -238,7 +240,7 @@ class Split:
 
     @classmethod
     def of(cls, matrix: Numbers) -> Split:
-        """The split of a matrix, its rank decided by singular values after balancing."""
+        """The split of `matrix`, whose rank is found from its singular values after scaling."""
         if is_tracer(matrix):
             raise TypeError(
                 "mass_matrix: the matrix to split is traced, so its rank is not known. Give "
@@ -254,12 +256,12 @@ class Split:
         sizes = np.linalg.svd(balanced, compute_uv=False) if m.size else np.zeros(0)
         rank = int(np.sum(sizes > MAX_ZERO * max(len(m), 1)))
         if rank == 0:
-            raise ValueError("mass_matrix: M is zero, so nothing moves. Write a constraint.")
+            raise ValueError("mass_matrix: M is zero, so nothing changes. Write a constraint.")
         if sizes[rank - 1] < MIN_NONZERO:
             raise ValueError(
-                f"mass_matrix: M is singular to {sizes[rank - 1]:.1e} of its size, too little to "
-                "call it regular and too much to call it singular. Set what should be zero to "
-                "zero, or write the algebraic equations as a constraint."
+                f"mass_matrix: M has a singular value of {sizes[rank - 1]:.1e} times its size, too "
+                "small to call M regular and too large to call it singular. Set what should be "
+                "zero to zero, or write the algebraic equations as a constraint."
             )
         rows, columns = _pivots(balanced, rank)
         others = [k for k in range(len(m)) if k not in columns]
@@ -275,12 +277,12 @@ class Split:
 
     @property
     def free(self) -> list:
-        """Entries of x that M does not hold."""
+        """The entries of x that are algebraic states."""
         return [k for k in range(self.size) if k not in self.columns]
 
     @property
     def standing(self) -> list:
-        """Rows that become algebraic equations."""
+        """The rows that become algebraic equations."""
         return [k for k in range(self.size) if k not in self.rows]
 
     def __str__(self) -> str:
@@ -294,12 +296,12 @@ class Split:
         return "\n".join(lines)
 
     def combinations(self) -> list[str]:
-        """The differential states in words."""
+        """The differential states as text: `x[0] + 2 x[1]`."""
         pairs = zip(self.columns, self.kernel, strict=True)
         return [_sum("x", c, self.free, k) for c, k in pairs]
 
     def label(self, values: Iterable[Any]) -> dict:
-        """Equations by the number of their row."""
+        """Equations named by the number of their row."""
         return {f"row {i}": v for i, v in zip(self.standing, values, strict=True)}
 
     def seen(self, now: Instant) -> Instant:
@@ -312,8 +314,8 @@ class Split:
         x: Any = now.x if isinstance(now.x, dict) else jnp.asarray(now.x)
         if jnp.shape(x) != (self.size,):
             raise ValueError(
-                f"mass_matrix: x is {picture(now.x)}, expected a vector of {self.size} numbers, as "
-                "M has rows (a singular M needs an x without names). Write x=jnp.array([...])."
+                f"mass_matrix: x is {picture(now.x)}, expected a vector of {self.size} numbers, "
+                "one for each row of a singular M. Write x=jnp.array([...])."
             )
         if not jnp.issubdtype(x.dtype, jnp.floating):
             x = x.astype(jnp.float64)
@@ -356,7 +358,7 @@ class Split:
 
 
 def _balanced(m: np.ndarray) -> np.ndarray:
-    """M with rows and columns scaled to a largest entry near 1; zeros stay."""
+    """M with its rows and columns scaled so that their largest entries are near 1."""
     m = m.copy()
     for axis in 20 * (0, 1):
         largest = np.abs(m).max(axis=axis, keepdims=True)
@@ -369,7 +371,7 @@ def _pivots(m: np.ndarray, rank: int) -> tuple[list, list]:
     m, rows, columns = m.copy(), [], []
     for _ in range(rank):
         size = np.abs(m)
-        i, j = np.unravel_index(np.argmax(size > 0.9 * size.max()), m.shape)  # the first good one
+        i, j = np.unravel_index(np.argmax(size > 0.9 * size.max()), m.shape)  # the first large one
         rows.append(int(i))
         columns.append(int(j))
         m -= np.outer(m[:, j], m[i]) / m[i, j]

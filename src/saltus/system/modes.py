@@ -19,10 +19,11 @@ from .hybrid import Direction, Event, HybridSystem, Instant, TimeEvent, called, 
 class Exit:
     """Leave a mode for the mode `to` when `guard(now, p)` crosses zero.
 
-    `reset(now, p)` may change states on the way. With `when="level"` (the default) an exit whose
-    guard is already beyond zero when the mode is entered is taken at once; with `"edge"` it waits
-    for a crossing. Backward in time exits are undone; one with a reset needs its inverse for that,
-    `undo(now, p)`.
+    `direction` is that of the crossing, and `reset(now, p)` may change states, as in `Event`.
+    `name` is the event's name in the log, by default "mode -> to". With `when="level"`, an exit
+    whose guard is already beyond zero when the mode is entered is taken at once; with "edge" it
+    waits for a crossing. Backward in time, exits are undone; one with a reset needs its inverse for
+    that, `undo(now, p)`.
     """
 
     guard: Function
@@ -36,11 +37,13 @@ class Exit:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mode:
-    """A mode: its flow (states it leaves out stand still), its exits, its running cost.
+    """A mode of an `automaton`.
 
-    `constraint` gives equations `0 = g(now, p)`, one for each entry of z and under its name; an
-    entry of a dict that it leaves out is pinned, `0 = z_i`. An equation has the same index in all
-    modes that have it.
+    `flow(now, p)` returns x'; entries of a dict that it leaves out do not change. `exits` are the
+    ways to leave the mode, and `rate(now, p)` returns its integrands. `constraint(now, p)` returns
+    the residuals of equations `0 = g`, one for each entry of z and under its name; an entry of a
+    dict that it leaves out is pinned, `0 = z_i`. An equation has the same index in all modes that
+    have it.
     """
 
     flow: Function
@@ -57,8 +60,9 @@ def automaton(
 ) -> HybridSystem:  # fmt: skip
     """A system of named modes. Start it with `Instant(..., mode="name")`.
 
-    Model functions read the current mode as the integer `now.mode`. `events` hold in all modes;
-    `rate` too, unless the modes have their own. `index` of the constraints: as in `HybridSystem`.
+    `modes` maps names to `Mode`s. Model functions read the current mode as the integer `now.mode`,
+    counted from 0. `events` hold in all modes, and so does `rate`, which excludes a rate in any
+    mode. `output`, `inputs`, `units` and `index` are those of `HybridSystem`.
     """
     names = tuple(modes)
     _check(modes)
@@ -125,7 +129,7 @@ def _check(modes: Mapping[str, Mode]) -> None:
 def gate(now: Instant, p: Params, k: int) -> tuple[Instant, Params]:
     """The same values, but without derivatives where mode `k` is not the current one.
 
-    A mode's flow may be singular elsewhere; this keeps 0 * inf out of reverse mode.
+    A mode's flow may be singular in other modes; this keeps 0 * inf out of reverse mode.
     """
     here = now.mode == k
 
@@ -159,7 +163,7 @@ def _flows(flows: dict[str, Callable]) -> Callable:
 
 
 def complete(x: Tree, dx: Tree) -> Tree:
-    """States that a mode does not mention stand still."""
+    """The flow with zeros for the states that a mode does not mention."""
     if isinstance(x, dict) and isinstance(dx, dict) and set(dx) <= set(x):
         return {k: dx[k] if k in dx else jax.tree.map(jnp.zeros_like, v) for k, v in x.items()}
     return dx
@@ -170,7 +174,7 @@ def _equations(name: str, rule: Function | None, now: Instant, p: Params) -> Tre
 
 
 def _constraints(rules: dict[str, Callable | None]) -> Callable:
-    """One constraint: in each mode its own equations, and `0 = z_i` for the rest."""
+    """One constraint for all modes: each mode's own equations, and `0 = z_i` for the rest."""
 
     def constraint(now: Instant, p: Params) -> Tree:
         values = []
@@ -185,7 +189,7 @@ def _constraints(rules: dict[str, Callable | None]) -> Callable:
 def _pins(rules: dict[str, Callable | None]) -> Callable:
     """Which equations are `0 = z_i` in the current mode.
 
-    `rules` are the equations of each mode without these, and which those are.
+    Its attribute `rules` has, for each mode, the equations without the pins, and which are pins.
     """
 
     def pinned(now: Instant, p: Params) -> Tree:
@@ -207,7 +211,7 @@ def _pins(rules: dict[str, Callable | None]) -> Callable:
 
 
 def _pinned(name: str, z: Tree, value: Tree, rest: Tree) -> tuple[Any, Any]:
-    """A mode's equations with `rest` (the pins) filled in, and which those are."""
+    """A mode's equations, completed by `rest` (the pins), and which of them are pins."""
     if not jax.tree.leaves(z):
         raise ValueError(
             f'mode "{name}": the modes have constraints, but the start has no z. Give a guess of '

@@ -20,13 +20,13 @@ from ..linalg.vectors import Layout, Vec
 from .hybrid import Instant, check_function
 from .views import count
 
-ROOT_DERIVATIVES = 4  # of the root of an implicit reset, that are exact
+ROOT_DERIVATIVES = 4  # exact derivatives of the root of an implicit reset
 _solves: contextvars.ContextVar[list] = contextvars.ContextVar("solves")
 
 
 @contextlib.contextmanager
 def noting_solves() -> Iterator[list]:
-    """A list that is not empty afterwards if a reset that was traced inside solves equations."""
+    """A list that gets an entry for each implicit reset that is traced inside this context."""
     noted: list = []
     token = _solves.set(noted)
     try:
@@ -43,11 +43,12 @@ def implicit_reset(
 ) -> Callable:
     r"""A reset that solves $0 = T(now^+, now^-, p)$: `residual(after, before, p)`.
 
-    There are as many equations as unknowns: `after.x`, or `after.x` and `after.z` together (told
-    apart by the number of equations; z is made consistent afterwards anyway, so that its places
-    may hold impulses here). `unknowns=("x", "d")` chooses otherwise; only the floats of d count.
-    Newton's method starts from the instant before, or from `guess(now, p)`, an instant whose other
-    fields are kept. Where it finds nothing the result is NaN, and the solve stops and says so.
+    There are as many equations as unknowns. These are `after.x`, or `after.x` and `after.z`
+    together, whichever the number of equations fits; z is made consistent after the reset anyway,
+    so it can stand for impulses here. `unknowns=("x", "d")` names other fields; of d, only floats
+    are unknowns. Newton's method starts from the instant before the event, or from `guess(now, p)`,
+    an instant whose other fields are then kept. If it does not converge, the result is NaN, and
+    the solve stops with a message.
     """
     for name, fn in (("residual", residual), ("guess", guess or residual)):
         if not callable(fn):
@@ -90,7 +91,8 @@ def implicit_reset(
         def of(root: Vec, closed: Sequence[Array], given: Leaves) -> Vec:
             return rows.pack(traced.call(*closed, *unknown.unpack(root), *given))
 
-        # Newton sees no derivatives, also of what the residual closes over; attach brings them in.
+        # Newton's method runs without derivatives, also of what the residual closes over; `attach`
+        # adds them.
         quiet = frozen((closed, given))
         found = newton(lambda y: of(y, *quiet), frozen(unknown.pack(floats))).value
         factors = factor(jacobian(lambda y: of(y, *quiet), found))
@@ -107,7 +109,7 @@ def implicit_reset(
 def _unknowns(
     given: Sequence[str] | None, residual: Callable, first: Instant, now: Instant, p: Params
 ) -> tuple[str, ...]:
-    """The fields that the equations are solved for; there have to be enough of them."""
+    """The fields for which the equations are solved: with as many numbers as equations."""
     value = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, residual(first, now, p)))
     floats = {k: split(getattr(first, k))[1] for k in ("x", "z", "d", "dx")}
     sizes = {k: sum(math.prod(v.shape) for v in leaves) for k, leaves in floats.items()}
@@ -125,12 +127,12 @@ def _unknowns(
 def remember(
     reset: Callable | None = None, *, x: str | Sequence[str] = (), z: str | Sequence[str] = ()
 ) -> Callable:
-    """A reset that also keeps entries of x and z in d, each under its name with a star.
+    """A reset that also copies entries of x and z to d, each under its name with a star.
 
     `remember(x="u", z="s")` writes `d["u*"]` and `d["s*"]` at every event, for model functions to
-    read until the next one. With another `reset`, its outcome is what is kept (z as the reset
-    leaves it: before the event, unless the reset replaces it). Start with the entries in d:
-    `Instant(..., d={"u*": 0.0, "s*": 0.0})`.
+    read until the next one. `x` and `z` are names of entries, or lists of names. Values are copied
+    after `reset(now, p)`, if it is given (z is that before the event, unless the reset replaces
+    it). The entries must be in the start: `Instant(..., d={"u*": 0.0, "s*": 0.0})`.
     """
     wanted = {
         "x": (x,) if isinstance(x, str) else tuple(x),

@@ -1,8 +1,8 @@
 """Events backward in time: those that can be undone are undone (M90).
 
-Going backward, an event has happened where the state it leads from, `b = undo(now)`, has a guard
-that is zero and moves in the event's direction along the flow at `b`. It is looked for among the
-states that it leads to, and puts `b` in their place.
+Going backward in time, the state is one after the event. The event has happened where the state
+before it, `b = undo(now)`, has a guard that is zero and changes in the event's direction along the
+flow at `b`. There the solve continues with `b`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _known: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def one_way(system: HybridSystem) -> bool:
-    """Whether solves forward and backward in time look for other events."""
+    """Whether solves backward in time look for other events than solves forward in time."""
     return system.forward_only is not None or any(_undone(e) for e in system.events)
 
 
@@ -32,11 +32,11 @@ def _undone(event: Event | TimeEvent) -> bool:
 
 
 def directed(system: T, t0: Number, t1: Number) -> T | HybridSystem:
-    """The system as a solve from `t0` to `t1` looks at it.
+    """The system with its events for a solve from `t0` to `t1`, forward or backward in time.
 
-    Where these are not known, it is the one for time that goes forward (see
-    simulate/traced_checks.py). Any operation on numbers inside `jit` hides them: they are compared
-    as they were given.
+    If these times are not known, time is assumed to go forward (see simulate/traced_checks.py).
+    They are compared as they were given, because the result of any operation on them inside `jit`
+    is not known.
     """
     if not isinstance(system, HybridSystem) or not one_way(system):
         return system
@@ -51,12 +51,12 @@ def directed(system: T, t0: Number, t1: Number) -> T | HybridSystem:
 def _reversed(system: HybridSystem) -> HybridSystem:
     why = system.forward_only
     if why is None and system.constraint is not None:
-        why = "modes with constraints of their own are not left backward in time"
+        why = "modes with their own constraints cannot be left backward in time"
     stuck = [e for e in system.events if isinstance(e, Event) and e.came and e.undo is None]
     if why is None and stuck:
         why = (
-            f'exit "{stuck[0].name}" has a reset, which is not known the other way round. Give its '
-            "inverse: Exit(..., undo=lambda now, p: now.replace(x=...))"
+            f'exit "{stuck[0].name}" has a reset, whose inverse is not known. Give it: '
+            "Exit(..., undo=lambda now, p: now.replace(x=...))"
         )
     if why is not None:
         raise ValueError(f"solve: t1 lies before the start, but {why}.")
@@ -68,7 +68,7 @@ def _reversed(system: HybridSystem) -> HybridSystem:
 
 
 def _undoing(flow: Callable, event: Event) -> Event:
-    """The event as a solve backward in time sees it."""
+    """The event for a solve backward in time, which undoes it."""
     undo: Callable = event.undo  # type: ignore[assignment]
 
     def guard(now: Instant, p: Params) -> Array:

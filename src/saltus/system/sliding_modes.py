@@ -25,7 +25,7 @@ from .modes import Mode, automaton, complete, gate
 
 E = TypeVar("E")  # an event, as it was given
 ABOVE, BELOW, SLIDING = range(3)  # in the order of the modes
-NEWTON_ROUNDS = 3  # back to the surface: the distance is squared in each
+NEWTON_ROUNDS = 3  # on the way back to the surface; each squares the distance
 EPS = float(np.finfo(float).eps)
 
 
@@ -39,15 +39,17 @@ def sliding(
 ) -> HybridSystem:  # fmt: skip
     """A system with the flow `above` where `surface(now, p) > 0`, and `below` where it is negative.
 
-    Its modes are "above", "below" and "sliding"; the last lasts while both flows point towards the
-    surface, and its flow is their mixture that stays there. A start without a mode gets the one
-    that its place asks for. The log has an event for each side: `"surface: above"` is where the
-    mode "above" is left for the surface or entered from sliding on it. All of `events` hold in all
-    modes; a reset that moves the state off the surface, or across it, also changes the mode.
+    Its modes are "above", "below" and "sliding". The state slides while both flows point towards
+    the surface, with the mixture of the two that stays on it. A start without a mode gets the mode
+    of the place where it is. The log has one event for each side: `"surface: above"` is where the
+    state leaves the mode "above" for the surface, or leaves the surface for it; `name` replaces
+    "surface" there. `events` hold in all modes; a reset that moves the state off the surface, or
+    across it, also changes the mode. `rate`, `output`, `inputs` and `units` are those of
+    `HybridSystem`.
 
     A start on a part of the surface from which both flows lead away has several solutions, and is
-    an error (NaN inside `jit`): name the mode. Solve forward in time: backward, the moment at which
-    sliding began cannot be found.
+    an error (NaN inside `jit`): name the mode. Solves run forward in time only: backward, the time
+    at which sliding began cannot be found.
     """
     for label, fn in (("surface", surface), ("above", above), ("below", below)):
         write = "sliding(surface, above, below), three functions of (now, p)."
@@ -70,12 +72,12 @@ def sliding(
         invariant=lambda now, p: {name: at.off(now, p)},
         projection=at.onto,
         adapt_start=lambda start, p: _begun(at, name, inputs, start, p),
-        forward_only="where a motion began to slide is not determined by where it slides now",
+        forward_only="where sliding began is not determined by the state while it slides",
     )
 
 
 class _NoInputs:
-    """What the surface sees as `now.u`: an error that says why."""
+    """What the surface reads as `now.u`: any access is an error that says why."""
 
     def _no(self, key: object) -> NoReturn:
         raise ValueError(
@@ -127,8 +129,9 @@ class Surface(NamedTuple):
         """The mixture of the flows that stays on the surface."""
         up, down = self.above(now, p), self.below(now, p)
         s_up, s_down = self.speed(now, p, up), self.speed(now, p, down)
-        # Sliding has 0 < weight < 1. A step that tries too far may go beyond the pole that follows
-        # where both flows lead the same way: the weight then stays large, and that end is seen.
+        # While sliding, 0 < weight < 1. A trial step may go beyond the end of sliding, even past
+        # the pole where both flows lead the same way: the weight is then kept large, so that the
+        # end of sliding is found.
         against = jnp.maximum(s_down - s_up, 1e-300)
         weight = jnp.clip(s_down / against, -0.5, 1.5)
         return jax.tree.map(lambda a, b: b + weight * (a - b), up, down)
@@ -167,12 +170,12 @@ def _shaped(x: Tree, dx: Tree) -> Tree:
 
 
 def _side(at: Surface, name: str, side: int) -> Event:
-    """Arriving at the surface from one side, and leaving it to that side.
+    """The event of arriving at the surface from one side, and of leaving it to that side.
 
-    This is one event: it watches h while the state is on its side, and the push of its flow towards
-    the surface while it slides. So where sliding ends, the guard that comes into force, h, is zero
-    because its own event has just fired: it waits until h has left zero, and it does not matter on
-    which side of it rounding or drift has put the state.
+    Its guard is h while the state is on its side, and while it slides the speed at which its flow
+    points towards the surface. Both are one event so that h, which is zero when sliding ends, is
+    the guard of the event that has just fired: it waits until h has left zero, and it does not
+    matter on which side of the surface the state is by rounding or drift.
     """
     sign, other = (1, BELOW) if side == ABOVE else (-1, ABOVE)
 
@@ -185,7 +188,7 @@ def _side(at: Surface, name: str, side: int) -> Event:
         return jnp.where(now.mode == SLIDING, push(*gate(now, p, SLIDING)), distance)
 
     def reset(now: Instant, p: Params) -> Instant:
-        back = sign * at.speeds(now, p)[other] > 0  # the flow behind the surface leads to this side
+        back = sign * at.speeds(now, p)[other] > 0  # the other flow leads to this side
         arriving = jnp.where(back, SLIDING, other)
         return now.replace(mode=jnp.where(now.mode == SLIDING, side, arriving))
 
@@ -193,7 +196,7 @@ def _side(at: Surface, name: str, side: int) -> Event:
 
 
 def _moving(at: Surface, event: E) -> E:
-    """An event of the user's, whose reset may move the state off the surface or across it."""
+    """A user's event, whose reset may move the state off the surface or across it."""
     names = [k for k in ("reset", "zeno") if callable(getattr(event, k, None))]
     if not isinstance(event, Event | TimeEvent) or not names:
         return event
@@ -215,7 +218,7 @@ def _sided(at: Surface, reset: Callable) -> Callable:
 
 
 def _place(at: Surface, now: Instant, p: Params, h: Scalar) -> tuple[Whole, Flag]:
-    """The mode that a state asks for, and whether it has none: both flows lead away."""
+    """The mode of a state, and whether it is not unique because both flows lead away."""
     up, down = at.speeds(now, p)
     on = jnp.where(down > 0, jnp.where(up < 0, SLIDING, ABOVE), jnp.where(up > 0, ABOVE, BELOW))
     mode = jnp.where(h > 0, ABOVE, jnp.where(h < 0, BELOW, on))
@@ -223,14 +226,14 @@ def _place(at: Surface, now: Instant, p: Params, h: Scalar) -> tuple[Whole, Flag
 
 
 def _still(tree: T) -> T:
-    """The same without derivatives; under `grad` these are plain numbers."""
+    """The same values without derivatives; under `grad` they are known numbers."""
     return jax.tree.map(
         lambda v: jnp.asarray(jax.lax.stop_gradient(v)) if hasattr(v, "dtype") else v, tree
     )
 
 
 def _begun(at: Surface, name: str, inputs: Function | Tree, start: T, p: Params) -> T | Instant:
-    """A start with the mode of its place."""
+    """A start with the mode of the place where it is."""
     if not isinstance(start, Instant) or start.mode is not None:
         return start
     shape, floats, _ = split(start.x, floats_only=True)

@@ -1,4 +1,4 @@
-"""A system seen through another one's eyes: what adapters are made of."""
+"""Adapters: model functions of a user's states as functions of the states that are solved for."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def count(tree: Tree) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """How the instant that a user sees and the one that is solved for are made of each other."""
+    """Two functions: `seen` makes a user's instant of a solved one, `held` does the reverse."""
 
     seen: Callable[[Instant, Any], Any]
     held: Callable[[Any], Instant]
-    kind: type = Instant  # of what is seen
+    kind: type = Instant  # of what `seen` returns
 
     def function(self, owner: str, fn: T) -> T | Function:
-        """A model function on the instant that its user sees."""
+        """A model function of the user's instant as one of the instant that is solved for."""
         return (lambda now, p: called(owner, fn, self.seen(now, p), p)) if callable(fn) else fn
 
     def reset(self, owner: str, fn: Function | None) -> Function | None:
@@ -52,7 +52,7 @@ class View:
             ticks = isinstance(when, Ticks)
             new = {"next_time": Ticks(own(when.period), own(when.offset)) if ticks else own(when)}
         else:
-            return event  # HybridSystem says what is wrong with it
+            return event  # `HybridSystem` reports what is wrong with it
         return dataclasses.replace(event, reset=self.reset(f"{owner}: reset", event.reset), **new)
 
     def events(self, events: Sequence[Event | TimeEvent]) -> Sequence[Event | TimeEvent]:
