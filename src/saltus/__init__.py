@@ -69,13 +69,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-if not _typing.TYPE_CHECKING:  # which would take every name for one of ours
+if not _typing.TYPE_CHECKING:  # type checkers would otherwise accept any name
 
     def __getattr__(name: str) -> object:
         raise _not_here(name, __all__)
 
 
-# Documented paths that are shorter than where things are.
+# Documented short paths to modules that are deeper in the package or named differently.
 dynamics, mass, plot = analysis, _mass_matrices, _plotting
 for _path in ("dynamics", "mass", "plot"):
     _sys.modules[f"{__name__}.{_path}"] = globals()[_path]

@@ -257,7 +257,7 @@ def test_saltations_say_what_they_need(ball):
     with pytest.raises(TypeError, match="saltations: sol is number, expected a solution"):
         saltus.saltations(1.0)  # pyright: ignore[reportArgumentType]
     batch = jax.tree.map(lambda v: jnp.stack([v, v]), ball)
-    with pytest.raises(ValueError, match=r"saltations: one solution is needed, .* sol\[k\]"):
+    with pytest.raises(ValueError, match=r"saltations: sol is a batch, .* sol\[k\]"):
         saltus.saltations(batch)
 
 

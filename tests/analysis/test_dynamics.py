@@ -87,7 +87,7 @@ def test_a_motion_that_cannot_close_says_how_near_it_came():
 
 
 def test_an_event_that_does_not_come_again_is_named():
-    with pytest.raises(NotFound, match=r'"bounce" does not come again before t = 0\.5'):
+    with pytest.raises(NotFound, match=r'"bounce" does not happen again before t = 0\.5'):
         kicked(t1=0.5)
 
 

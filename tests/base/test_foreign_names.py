@@ -187,7 +187,7 @@ def test_a_time_beyond_the_end_is_an_error_and_nan_inside_jit(sol, tmp_path):
     loaded = saltus.Solution.load(sol.save(tmp_path / "file"))
     for read in (sol, sol.at, loaded):
         for bad in (1.5, -0.1, [0.5, 2.0], float("nan")):
-            with pytest.raises(ValueError, match=r"^sol\(.*reaches from t = 0 to t = 1. Ask"):
+            with pytest.raises(ValueError, match=r"^sol\(.*covers t = 0 to t = 1. Use"):
                 read(jnp.asarray(bad))
     inside = jax.jit(lambda p, t: solve(DECAY, START, p, 1.0)(t)["h"])
     assert np.isnan(inside(1.0, 1.5)) and abs(inside(1.0, 1.0) - np.exp(-1.0)) < 1e-7
@@ -210,7 +210,7 @@ def test_in_a_batch_a_time_that_one_solution_has_reached_is_nan_in_the_others():
     batch = jax.vmap(lambda p: solve(system, START, p, 2.0))(jnp.array([1.0, 2.0]))
     h = batch(0.5)["h"]
     assert abs(h[0] - np.exp(-0.5)) < 1e-6 and np.isnan(h[1])
-    with pytest.raises(ValueError, match="reaches from t = 0"):
+    with pytest.raises(ValueError, match="covers t = 0"):
         batch(1.9)
 
 

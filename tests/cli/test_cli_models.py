@@ -170,7 +170,7 @@ def test_check_finds_nothing_wrong_with_a_sound_model(run):
     assert (code, err) == (0, "")
     results = [line.split("  ")[1:] for line in out.splitlines() if "  ok  " in line]
     assert len(results) == 5
-    assert "All is well." in out
+    assert "All checks passed." in out
 
 
 def test_check_finds_a_kink_that_derivatives_do_not_see(run):
@@ -304,7 +304,7 @@ def test_a_model_is_found_by_file_module_or_system(run, reference):
         ("none.py", 2, "none.py has no saltus.Scenario. Add one"),
         ("gone.py:system", 2, "is a HybridSystem without a start"),
         ("nowhere.models:ball", 2, "there is no file and no module nowhere.models"),
-        (":ball", 2, "has no file"),
+        (":ball", 2, "names no file"),
         ("ball.txt/x:ball", 2, "models are read from .py, .mo, .fmu files"),
         ("valve.mo:Valve", 2, "Modelica models are not supported yet"),
         ("valve.fmu", 2, "FMUs are not supported yet"),
@@ -324,7 +324,7 @@ def test_a_reference_that_leads_nowhere_is_answered_in_a_sentence(run, reference
     [
         (["--set", "g"], "expected NAME=VALUE"),
         (["--set", "g=ten"], "g=ten: expected a number or a list"),
-        (["--ts", "0:10:1"], "--ts goes from 0 to 10, but the run from 0 to 2. Add --t1 10"),
+        (["--ts", "0:10:1"], "--ts goes from 0 to 10, but the run goes from 0 to 2. Add --t1 10"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_exit_code_2(run, options, words):

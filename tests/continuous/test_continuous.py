@@ -211,7 +211,7 @@ def relaxed(p):
 
 
 def test_backsolve_warns_where_states_come_back_elsewhere():
-    with pytest.warns(RuntimeWarning, match="come back"):
+    with pytest.warns(RuntimeWarning, match="return with errors"):
         continuous.adjoint(relaxed, 20.0, variant="backsolve")
     _, right = continuous.adjoint(relaxed, 20.0)
     assert float(right) == pytest.approx(float(jax.grad(relaxed)(20.0)), rel=1e-5)

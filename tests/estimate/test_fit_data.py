@@ -174,7 +174,7 @@ def test_wrong_options_are_answered_in_words(options, words):
         ({"t": [1.0, 2.0], "h": [1.0, np.inf]}, "infinite"),
         ({"t": [1.0, np.nan], "h": [1.0, 2.0]}, "without a time"),
         ({"t": ["monday"], "h": [1.0]}, '"monday" is neither a number nor a date'),
-        (saltus.Experiment({"t": [1.0], "h": [1.0]}, set={"g": 9.0}), "which is free"),
+        (saltus.Experiment({"t": [1.0], "h": [1.0]}, set={"g": 9.0}), "which is also free"),
         (saltus.Experiment({"t": [1.0], "h": [1.0]}, sd={"h": np.ones(3)}), "has shape"),
         (saltus.Experiment(events={"bounce": [1.0, np.nan]}), "not finite"),
     ],
@@ -191,7 +191,7 @@ def test_segments_need_outputs_and_say_when_event_times_count():
     data = saltus.Experiment(measurements(), events={"bounce": bounces()}, t1=END)
     noise = {"h": NOISE, "bounce": 0.002}
     shot = saltus.fit(scenario(), data, noise=noise, search="shooting", segments=4)
-    assert "Event times counted at the end" in shot.message
+    assert "Event times counted in the last stage only" in shot.message
     plain = saltus.fit(scenario(), data, noise=noise)
     assert shot.values == pytest.approx(plain.values, abs=1e-4 * plain.sd.max())
 
@@ -248,7 +248,7 @@ def test_options_for_one_entry_of_an_array_are_for_that_entry():
 def test_whole_numbers_are_held_and_that_is_said():
     other = saltus.fit(scenario(p={"e": 0.8, "g": 9}), measurements(), search="local")
     assert other.names == ["e"]
-    assert "Whole numbers are held: g" in other.message
+    assert "Whole numbers are fixed: g" in other.message
 
 
 def test_without_samples_left_for_the_noise_nothing_is_called_sure():

@@ -149,7 +149,7 @@ def test_outputs_may_have_times_of_their_own_and_columns_other_names():
 @pytest.mark.parametrize(
     "data, words",
     [
-        ({"t": [0.0], "height": [1.0]}, 'column "height" is no output.*h, v'),
+        ({"t": [0.0], "height": [1.0]}, 'column "height" is not an output.*h, v'),
         ({"h": [1.0]}, "no times for h"),
         ({"t": [0.0, 1.0], "h": [1.0]}, "expected one axis of equal length"),
         ({"t": [0.0], "h [kg]": [1.0]}, "is in kg, the model has h in m"),

@@ -63,7 +63,7 @@ def test_the_verdict_is_shown_at_the_optimum_and_along_the_search(fit, page):
     assert len(fit.verdicts) == min(len(fit.history), 40)
     assert {v for _, v in fit.verdicts} <= {"TRUSTED", "DEGRADED", "UNTRUSTED"}
     seen, total = len(fit.doubts), len(fit.history)
-    assert f"{seen} of {total} iterations were looked at" in part(page, "trust")
+    assert f"{seen} of {total} iterations were checked" in part(page, "trust")
 
 
 def test_the_table_has_the_numbers_of_the_fit(fit, page):

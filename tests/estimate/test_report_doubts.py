@@ -37,7 +37,7 @@ def test_reasons_along_the_search_are_told_with_their_iterations():
     doubts[21] = (42, {GRAZES: "DEGRADED"})
     words = certificates._along(search(88, doubts=doubts))
     assert words.startswith(
-        "<p>Along the search 40 of 88 iterations were looked at: 30 TRUSTED, 8 DEGRADED, "
+        "<p>Along the search 40 of 88 iterations were checked: 30 TRUSTED, 8 DEGRADED, "
         "2 UNTRUSTED. Why:</p>"
     )
     assert re.findall("<li>(.*)</li>", words) == [
@@ -49,7 +49,7 @@ def test_reasons_along_the_search_are_told_with_their_iterations():
 
 def test_a_search_without_doubts_says_how_much_of_it_was_looked_at():
     words = certificates._along(search(3, doubts=[(0, {}), (2, {})]))
-    assert "2 of 3 iterations were looked at: every gradient is TRUSTED." in words
+    assert "2 of 3 iterations were checked: every gradient is TRUSTED." in words
     assert certificates._along(search(0, doubts=[])) == ""
 
 
@@ -77,7 +77,7 @@ def test_doubtful_iterations_are_marked_and_named_where_they_hide_nothing():
     doubts = [(k, {SAVED: "DEGRADED"} if k == 4 else {}) for k in range(10)]
     doubts[9] = (9, {GRAZES: "UNTRUSTED"})  # under the lowest point of the curve
     fit = search(10, doubts=doubts)
-    assert "10 of 10 were looked at" in loss_figure.caption(fit)
+    assert "10 of 10 were checked" in loss_figure.caption(fit)
     figure = loss_figure.loss_history(fit)
     figure.draw_without_rendering()
     (legend,), axis = figure.legends, figure.axes[1]

@@ -42,7 +42,7 @@ def written(tmp_path):
         ("t,h,h\n0,1,1\n", 'two columns called "h"'),
         ("t,h\n0,1\nsoon,2\n", r'run.csv, line 3, column "t": "soon" is not a number'),
         ("t,h\nnow,1\n", r'run.csv, line 2, column "t": "now" is neither a number nor a date'),
-        ("t,h [m],h [cm]\n0,1,1\n", 'two columns are "h" of the model'),
+        ("t,h [m],h [cm]\n0,1,1\n", 'two columns are "h" in the model'),
         ("t,h\n", "no rows under a header"),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_column_that_is_nearly_an_output_is_told_so():
     (e,) = experiments({"t": [0.0], "height": [1.0], "hight": [1.0]})
     words = 'If hight is height, write Experiment(columns={"hight": "height"})'
     assert words in notes([e], ["height"], None)
-    with pytest.raises(ValueError, match='column "x" is no output'):
+    with pytest.raises(ValueError, match='column "x" is not an output'):
         measured({"t": [0.0], "h": [1.0], "a": [1.0]}, columns={"a": "x"})
 
 
@@ -93,7 +93,7 @@ def test_dates_come_with_time_zones_as_numpy_dates_and_from_pandas():
     assert measured({"t": zones, "h": [1.0, 2.0]})["h"].t == pytest.approx([0.0, 10.0])
     dates = np.array(["2026-03-01T00:00:00", "2026-03-01T00:00:02"], dtype="datetime64[s]")
     assert measured({"t": dates, "h": [1.0, 2.0]})["h"].t == pytest.approx([0.0, 2.0])
-    with pytest.raises(ValueError, match="some times have a time zone and others none"):
+    with pytest.raises(ValueError, match="some times have a time zone and others have none"):
         measured({"t": [zones[0], "2026-03-01T12:00:00"], "h": [1.0, 2.0]})
     frame = pd.DataFrame({"h": [1.0, 2.0]}, index=pd.date_range("2026-03-01", periods=2, freq="h"))
     assert measured(frame)["h"].t == pytest.approx([0.0, 3600.0])

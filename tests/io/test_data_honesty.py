@@ -147,7 +147,7 @@ def test_a_column_called_t_in_capitals_is_the_time_only_where_nothing_else_is():
     with pytest.raises(ValueError, match="no times for h"):
         read({"h": [1.0], "T": [80.0]}, ("h",))
     assert read({"T": [0.0, 2.0], "h": [1.0, 3.0]}, ("h",))["h"].t == pytest.approx([0.0, 2.0])
-    assert "column T was taken for the times" in notes({"T": [0.0], "h": [1.0]}, outputs=("h",))
+    assert "column T was read as the times" in notes({"T": [0.0], "h": [1.0]}, outputs=("h",))
     with pytest.raises(ValueError, match="no times for T"):
         read({"T": [80.0], "S": [1.0]})
 
@@ -193,7 +193,7 @@ def test_a_misspelt_column_is_refused_with_the_nearest():
         read(data, columns={"Tmep": "T"})
     with pytest.raises(ValueError, match=r'{"spar": ...}\) names no column'):
         read(data, columns={"Temp": "T", "spar": None})
-    with pytest.raises(ValueError, match=r'"TT" is no output.*{"Temp": ...}'):
+    with pytest.raises(ValueError, match=r'"TT" is not an output.*{"Temp": ...}'):
         read(data, columns={"Temp": "TT"})
     with pytest.raises(ValueError, match=r'sd names "temq". Did you mean temp\?'):
         read({"t": [0.0], "temp": [80.0]}, ("temp",), sd={"temq": 0.1})
@@ -219,7 +219,7 @@ def test_repeated_rows_are_kept_and_noted(written):
 
 def test_the_same_data_as_two_runs_are_noted(written):
     path = written("t,T\n0,80\n1,60\n")
-    assert "Experiments run and run_2 have the same data: they count twice." in notes(path, path)
+    assert "Experiments run and run_2 have the same data, which count twice." in notes(path, path)
     other = saltus.Experiment(events={"alarm": [1.0, 2.0]})
     assert "run1 and run2 have the same data" in notes(other, other)
     assert notes(path, {"t": [0.0, 1.0], "T": [80.0, 61.0]}) == ""

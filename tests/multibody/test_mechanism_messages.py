@@ -118,10 +118,10 @@ def thrown_together(**more):
         (lambda: pendulum().system("penalty", alpha=-1.0), "positive"),
         (lambda: contact("c", lambda now, p: 1.0, restitution=-0.5), ">= 0"),
         (lambda: thrown_together(friction=0.1), "together"),
-        (lambda: thrown(friction=0.1, normal=lambda now, p: now.q), "friction or a normal"),
+        (lambda: thrown(friction=0.1, normal=lambda now, p: now.q), "cannot be combined"),
         (lambda: constrained(lambda now, p: {"roll": now.v["x"]}), "may not read now.v"),
-        (lambda: constrained(lambda now, p: {}), "Leave the constraint out"),
-        (lambda: run(thrown(), {"x": 0.0, "y": -0.1}, p=BALL), "inside each other"),
+        (lambda: constrained(lambda now, p: {}), "Leave constraint out"),
+        (lambda: run(thrown(), {"x": 0.0, "y": -0.1}, p=BALL), "bodies overlap"),
         (
             lambda: run(
                 Mechanism(mass=1.0, contacts=contact("c", lambda now, p: now.q["r"])),

@@ -137,7 +137,7 @@ def test_an_iteration_that_does_not_settle_is_named_where_z_is_well_determined()
     start = Instant(t=0.0, x={"x": 0.0}, z={"a": 0.0, "b": 0.0})
     said = str(solve(system, start, None, 1.0, throw=False).error)
     assert "condition number" not in said
-    assert "what did not settle" in said and "At a = 0 the next correction of a is 2" in said
+    assert "what did not converge" in said and "At a = 0 the next correction of a is 2" in said
 
 
 # -- released and caught ------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def test_events_that_fire_in_turn_are_named_with_the_slopes_of_both():
     sol = solve(automaton(modes), Instant(t=0.0, x={"u": 1.0}, mode="a"), None, 2.0, throw=False)
     assert sol.result == Result.chattering
     said = str(sol.error)
-    assert 'Events "' in said and "fire in turn" in said and "both sides" not in said
+    assert 'Events "' in said and "fire alternately" in said and "both sides" not in said
     values = sol.error.values
     assert values['slope of "back" after "go"'] == -6.0
     assert values['slope of "go" after "back"'] == -1.0

@@ -161,7 +161,7 @@ def test_masses_and_gaps_that_are_no_good_are_noticed_inside_jit(m, y):
     value, result = jax.jit(end)(m, y)
     assert np.isnan(value) and Result(int(result)) == Result.non_finite
     np.testing.assert_allclose(jax.jit(end)(1.0, 1.0)[0], 1.0 - 0.1**2 / 2, rtol=1e-12)
-    words = "mass matrix is not positive" if m <= 0 else "inside each other"
+    words = "mass matrix is not positive" if m <= 0 else "bodies overlap"
     with pytest.raises(ValueError, match=words):
         end(m, y)
     with pytest.raises(ValueError, match=words):

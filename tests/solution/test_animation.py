@@ -88,7 +88,7 @@ def test_a_film_is_of_one_motion_with_numbers(sol):
         start = Instant(t=0.0, x={"q": q, "w": 0.0})
         animate(saltus.solve(SWING, start, None, 1.0), points, p=1.0)
 
-    with pytest.raises(TypeError, match="one solution with numbers"):
+    with pytest.raises(TypeError, match="a single solution with known numbers"):
         jax.jit(traced)(1.0)
     with pytest.raises(TypeError, match="holds saved outputs only"):
         animate(object(), points)

@@ -157,7 +157,7 @@ def test_a_state_whose_error_has_no_measure_is_told_from_nan():
     """x = 0 with x' = 0 and atol = 0: the scaled error is 0 / 0."""
     system = HybridSystem(lambda now, p: {"u": -now.x["u"], "w": 0.0})
     error = stopped(system, Instant(t=0.0, x={"u": 1.0, "w": 0.0}), None, method=Tsit5(atol=0.0))
-    assert 'error of x["w"] has no measure' in str(error) and "atol" in error.advice
+    assert 'error of x["w"] has no scale' in str(error) and "atol" in error.advice
 
 
 # The motion comes to rest at the edge of the domain, where every longer step is NaN.

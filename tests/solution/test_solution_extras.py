@@ -270,7 +270,7 @@ def test_the_dense_output_of_a_file_is_that_of_the_solve(sol, loaded, side):
         assert np.allclose(read[name], fresh[name], rtol=0, atol=1e-10)
         assert loaded.interpolation[name] < 1e-10
     for read in (loaded, sol):
-        with pytest.raises(ValueError, match="reaches from t = 0 to t = 4"):
+        with pytest.raises(ValueError, match="covers t = 0 to t = 4"):
             read(4.5)
     assert np.shape(loaded(ts.reshape(-1, 1))["h"]) == (len(ts), 1)
 
@@ -301,7 +301,7 @@ def test_a_failed_solve_is_kept_as_failed(tmp_path):
     sol = solve(max_steps=10, throw=False)
     read = Solution.load(sol.save(tmp_path / "failed"))
     assert repr(read) == repr(sol)
-    with pytest.raises(ValueError, match=r"reaches from t = 0 to t = 1.85.*\(too_many_steps\)"):
+    with pytest.raises(ValueError, match=r"covers t = 0 to t = 1.85.*\(too_many_steps\)"):
         read(3.9)
     with pytest.raises(saltus.SolveError, match="too_many_steps"):
         read.check()

@@ -1,4 +1,4 @@
-"""What a solution and a system tell beyond their values.
+"""Analyses of solutions and systems.
 
 Adjoint variables along a solution (`saltus.costates`), saltation matrices of its events, linear
 models around a state or along a motion, equilibria, and periodic orbits with their multipliers.

@@ -1,4 +1,4 @@
-"""Adjoints in the order of time: at rows, and on both sides of events and of what a loss reads."""
+"""Adjoints in order of time: at rows, and on both sides of events and of reads by the loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALLEST_JUMP = 1e-9  # relative to the largest adjoint: less is rounding
 
 
 class Curve(NamedTuple):
-    """Adjoints of `(tau, w)` in the order of time, and the states they belong to."""
+    """Adjoints of `(tau, w)` in order of time, and the states they belong to."""
 
     t: HostArray
     at: At
@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
 
 
 def marked(before: HostArray, leaves: Iterable[Array | HostArray]) -> HostArray:
-    """Which of the entries `before` something differ from what follows, by more than rounding."""
+    """Which of the entries marked `before` differ from the next one by more than rounding."""
     differ = np.zeros(len(before), bool)
     for leaf in leaves:
         flat = np.asarray(leaf, float).reshape(len(before), -1)
@@ -67,7 +67,7 @@ def pulled_back(
             f'{owner}(lambda sol: sol.final.x["h"], sol).'
         )
     fixed = checked(owner, sol, jax.lax.stop_gradient)
-    plain = uncompiled(loss)  # inside jit, times are not known
+    plain = uncompiled(loss)  # inside jit, the times of reads are not known
     direct, own, reads = gradients(owner, plain, fixed)
     points = find_points(fixed.tape, reads)
     spec = fixed.spec if sensitivity is None else fixed.spec._replace(rules=sensitivity)
@@ -79,10 +79,10 @@ def pulled_back(
 
 
 def checked(owner: str, sol: Solution, known: Callable[[Array], Array] | None = None) -> Solution:
-    """One solution, with `known` applied to its arrays, that has numbers in it; or an error."""
+    """`sol`, with `known` applied to its arrays; an error unless it is one with known numbers."""
     if not isinstance(sol, Solution):
         raise TypeError(
-            f"{owner}: sol is {picture(sol)}, expected a solution as saltus.solve returns it."
+            f"{owner}: sol is {picture(sol)}, expected a solution returned by saltus.solve."
         )
     sol = sol if known is None else jax.tree.map(known, sol)
     if is_traced((sol.result, sol.tape.n, sol.tape.kind)):
@@ -92,7 +92,7 @@ def checked(owner: str, sol: Solution, known: Callable[[Array], Array] | None = 
         )
     if jnp.ndim(sol.result):
         raise ValueError(
-            f"{owner}: one solution is needed, not a batch; give sol[k] instead of sol."
+            f"{owner}: sol is a batch, expected one solution. Give sol[k] instead of sol."
         )
     return sol
 
@@ -100,14 +100,14 @@ def checked(owner: str, sol: Solution, known: Callable[[Array], Array] | None = 
 def _entries(
     sol: Solution, direct: Leaves, points: ReadPoints, segments: Segments, history: History
 ) -> Iterator[_Entry]:
-    """Rows and reads in the order of time; with two sides, first the one that includes the read.
+    """Rows and reads in order of time; at a read, first the adjoint that includes it.
 
-    `direct` are the gradients by rows that the loss reads as they are.
+    `direct` are the gradients by rows that the loss reads directly.
     """
     tape, n = sol.tape, int(sol.tape.n)
     flows, rooted = np.asarray(tape.flow_rows()), np.asarray(tape.rooted_rows())
     last = tape.last_action(sol.spec.model)
-    final = n - 1 if last is not None and last.kind == "stop" else n  # the stop is no jump
+    final = n - 1 if last is not None and last.kind == "stop" else n  # stopping is not a jump
     states = jax.tree.map(np.asarray, At(tape.tau, tape.w, tape.i, tape.z))
     read_states, g = jax.tree.map(np.asarray, (segments.at, segments.g))
     times = np.asarray(tape.t0 + tape.tau)

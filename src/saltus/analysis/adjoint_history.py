@@ -1,4 +1,4 @@
-"""The adjoint sweep with all adjoints on its way kept, also where a loss reads between rows."""
+"""The adjoint sweep with all adjoints kept, including those where a loss reads between rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .read_points import INSIDE, ReadPoints, Segments
 
 
 class History(NamedTuple):
-    """Adjoints of `(tau, w)`: of all rows, then of all points at which the loss reads."""
+    """Adjoints of `(tau, w)` at all rows, and at all points at which the loss reads."""
 
-    rows: Leaves  # where rows start, with what the loss reads there
-    before: Leaves  # just before each point inside of a row, with what is read there
-    after: Leaves  # just after it
-    carried: Leaves  # what the rules of a continuous method take along, where rows start
+    rows: Leaves  # where rows start, including reads there
+    before: Leaves  # at each point inside a row, including the read there
+    after: Leaves  # at the same points, without that read
+    carried: Leaves  # extra values that a continuous method carries along, where rows start
 
 
 class _Step(NamedTuple):
@@ -38,7 +38,7 @@ class _Step(NamedTuple):
     aux: Leaves
     own: Leaves  # what is added at its start
     partial: Flag  # whether it is the rest of a row
-    pull: Flag  # false for what has no step: the end, unused rows, points that rows start from
+    pull: Flag  # false without a step: the end, unused rows, points where rows start
     short: Flag
 
 
@@ -52,7 +52,7 @@ def adjoint_history(
         points, segments = reads
         inside = np.zeros(segments.h.shape[0], bool)
         inside[: len(points.row)] = points.part == INSIDE
-        row = np.full(inside.size, size)  # points that need no step come last
+        row = np.full(inside.size, size)  # points without a step come last
         row[: len(points.row)] = points.row
         row = np.where(inside, row, size)
         order = np.argsort(np.concatenate([order, row]), kind="stable")
@@ -71,7 +71,7 @@ def adjoint_history(
 
 @functools.partial(jax.jit, static_argnames=("spec",))
 def _sweep(spec: Spec, tape: Tape, steps: _Step) -> tuple[Leaves, Leaves, Leaves]:
-    """Where each step starts: its adjoint, the same with `own`, and what is carried along."""
+    """At the start of each step: its adjoint, the same with `own`, and the carried values."""
     none = (False,) * spec.model.n_theta
     model, par = spec.model, tape.par()
 

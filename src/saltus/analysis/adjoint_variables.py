@@ -1,9 +1,9 @@
-"""Adjoint variables along a solution: how a loss answers to a small change of the state.
+"""Adjoint variables along a solution: how a loss changes with a small change of the state.
 
-`lambda(t) = dL/dx(t)`: what the adjoint sweep (M10) computes on its way from the end to the start.
-It jumps at events, and at times at which the loss reads the solution: a change of the state before
-such a time is seen there, one after it is not. Such a time mostly lies inside a row; the rest of
-the row from there, up to the next such time, is then a step of its own.
+`lambda(t) = dL/dx(t)` is what the adjoint sweep (M10) computes from the end back to the start. It
+jumps at events, and at times at which the loss reads the solution: a change of the state before
+such a time affects what is read, one after it does not. Such a time usually lies inside a row; the
+rest of the row, up to the next such time, is then a step of its own.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["Costates", "Curve", "checked", "costates", "extent", "marked", "pull
 class Costates(eqx.Module):
     """Sensitivities of a loss to the state at each row of a solution.
 
-    Where they jump there are two entries with the same time, just before and just after, and `jump`
-    marks the first: at events, and at times at which the loss reads the solution (saved values,
-    `sol(t)`, `sol.at(t)`, states after events), which the entry before includes. `x` and `d` have
-    the structure of the state with one axis more (`d` only its floats; others are `None`), `t` are
-    the times, `time` the sensitivity to a delay of the rest of the motion.
+    `t` are the times. `x` and `d` have the structure of the state with one leading axis (in `d`,
+    entries that are not floats are `None`). `time` is the sensitivity to a delay of the rest of the
+    motion. The sensitivities jump at events, and at times at which the loss reads the solution
+    (saved values, `sol(t)`, `sol.at(t)`, states after events). There are then two entries with the
+    same time, and `jump` marks the first of them, which includes the effect of the read.
     """
 
     t: HostArray
@@ -64,12 +64,12 @@ def extent(t: HostArray, jump: HostArray) -> str:
 def costates(
     loss: Callable[[Solution], Any], sol: Solution, sensitivity: RowRules | None = None
 ) -> Costates:
-    """`dL/dx(t)` for a loss that is a function of a solution, at every step and event.
+    """`dL/dx(t)` at every step and event, for a loss that is a function of a solution.
 
-    Write `costates(lambda sol: sol.integral["cost"], sol)`. Values at saved times, integrals,
-    events and the final state may all enter the loss, and so may `sol(t)` and `sol.at(t)`. Times in
-    these that only exist inside `jax.vmap` or `jax.jit` get no entries of their own: write
-    `sol(times)`. `sensitivity` may be `saltus.continuous.Continuous()`, as for `solve`.
+    Write `costates(lambda sol: sol.integral["cost"], sol)`. `loss` may use saved values, integrals,
+    events, the final state, `sol(t)` and `sol.at(t)` of the solution `sol`. Times `t` that are
+    known only inside `jax.vmap` or `jax.jit` get no entries of their own: write `sol(times)` with
+    an array instead. `sensitivity` may be `saltus.continuous.Continuous()`, as for `solve`.
     """
     curve = pulled_back("costates", loss, sol, sensitivity)
     model, lam = sol.spec.model, curve.lam

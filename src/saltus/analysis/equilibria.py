@@ -18,11 +18,12 @@ SINGULAR_VALUE_ZERO = 1e-11  # relative to the largest
 
 
 def equilibrium(system: HybridSystem, guess: Instant, p: Params, *, tol: float = 1e-10) -> Instant:
-    """The equilibrium near `guess`: x' = 0, with constraints and invariants satisfied (M70).
+    """The equilibrium of `system` near `guess`: x' = 0, constraints and invariants hold (M70).
 
-    The time, the mode and the discrete state are those of the guess. Differentiable in p. Where
-    equilibria are not isolated, the one that the iteration meets from the guess. Raises `NotFound`
-    where there is none nearby. Its stability: `linearise(system, found, p).eigenvalues`.
+    The time, the mode and the discrete state are those of the guess. Differentiable in `p`. `tol`
+    is the relative tolerance. If equilibria are not isolated, the result is the one to which the
+    iteration converges from the guess. Raises `NotFound` if none is found nearby. For its
+    stability, see `linearise(system, found, p).eigenvalues`.
     """
     model, at, par = local(system, guess, p)
     calm, par_now, p_now = plain("equilibrium", (at, par, p))
@@ -59,7 +60,7 @@ def _instant(system: HybridSystem, guess: Instant, model: Model, at: At, par: Pa
 
 
 def _failure(model: Model, at: At, par: Par, root: Root, tol: float) -> str:
-    """What was not met, with the state whose slope is furthest from zero."""
+    """Why the search failed, with the state whose slope is furthest from zero."""
     slopes = model.flow(_placed(model, at, jnp.asarray(root.value)), par)[: model.nx]
     sizes = {
         name: float(np.max(np.abs(v), initial=0.0))
@@ -68,5 +69,5 @@ def _failure(model: Model, at: At, par: Par, root: Root, tol: float) -> str:
     worst = max(sizes, key=lambda name: sizes[name])
     return (
         f"equilibrium: none was found near the guess; {missed(root, tol)}. At the best point "
-        f"{worst}' is {number(sizes[worst], 3)}. Give a better guess, or check that there is one."
+        f"{worst}' is {number(sizes[worst], 3)}. Give a better guess, or check that one exists."
     )

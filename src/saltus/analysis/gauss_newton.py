@@ -1,7 +1,7 @@
-"""Roots of equations that may be more than the unknowns, or depend on each other.
+"""Roots of equations that may be dependent, or more numerous than the unknowns.
 
-Coordinates that obey invariants, and motions without a section, make Jacobians singular: steps are
-least-squares steps of least length, on the host, with the exact Jacobian.
+Jacobians are singular if coordinates obey invariants, or if a motion has no section. Steps are
+therefore least-squares steps of least length, on the host, with the exact Jacobian.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXACT_DERIVATIVES = 2  # of a root: first and second
 
 
 class NotFound(RuntimeError):
-    """No such motion was found. `best` is the instant that came closest, `residual` its miss."""
+    """No such motion was found. `best` is the closest instant, `residual` its residual."""
 
     def __init__(self, text: str, best: Instant | None = None, residual: float = float("nan")):
         super().__init__(text)
@@ -38,18 +38,18 @@ class NotFound(RuntimeError):
 
 
 class NoReturn(RuntimeError):
-    """A motion that does not come back; a shorter step may."""
+    """A motion that does not return; that of a shorter step may."""
 
 
 class Root(NamedTuple):
     value: HostArray
-    size: float  # of the residual, in units of what it may be
+    size: float  # of the residual, relative to the scale of each row
     inverse: HostArray  # pseudo-inverse of the Jacobian there
-    why: str  # it is not good enough; empty where it is
+    why: str  # why it is not good enough; empty if it is
 
 
 class Scales(NamedTuple):
-    """What is large: the unknowns' sizes, and for each residual the least that counts."""
+    """The sizes of the unknowns, and for each residual the smallest scale."""
 
     unknowns: HostArray
     rows: HostArray
@@ -60,8 +60,8 @@ def gauss_newton(
 ) -> Root:
     """The root near `start`: `|r_i| <= tol (rows_i + max sum_j |J_ij| unknowns_j)` (M68).
 
-    Singular values below `smallest` of the largest count as zero. A step that does not make the
-    residual smaller is halved.
+    Singular values below `smallest` times the largest count as zero. A step that does not reduce
+    the residual is halved.
     """
     y, why = np.asarray(start, float), ""
     s = np.asarray(scales.unknowns, float)
@@ -92,7 +92,7 @@ def _both(residual: Callable, y: HostArray) -> tuple[Any, Any]:
 def _shorter(
     residual: Callable, y: HostArray, step: HostArray, rows: HostArray, miss: HostArray
 ) -> tuple[Any, str]:
-    """The first point along a step at which the residual is smaller; what is wrong if none is."""
+    """The first point along a step at which the residual is smaller, or why there is none."""
     part, last = 1.0, ""
     while part >= MIN_DAMPING:
         try:
@@ -114,16 +114,16 @@ def attach_root(residual: Callable, root: Root) -> Vector:
 
 
 def plain(name: str, tree: T) -> T:
-    """The numbers in a tree without their derivatives; inside `jit` there are none."""
+    """The numbers in a tree without their derivatives; an error inside `jit`."""
     tree = jax.tree.map(lambda v: frozen(v) if eqx.is_array_like(v) else v, tree)
     if is_traced(tree):
         raise TypeError(
-            f"{name} iterates on numbers, but these are traced by jit or vmap. Call it outside; "
-            "jax.grad, jax.jacfwd and jax.hessian of it do work."
+            f"{name} iterates on numbers, but these are traced by jit or vmap. Call it outside of "
+            "them; jax.grad, jax.jacfwd and jax.hessian do work."
         )
     return tree
 
 
 def missed(root: Root, tol: float) -> str:
     """How far from a root an iteration ended, in words."""
-    return f"the residual is {number(root.size, 3)} where {number(tol, 3)} is asked: {root.why}"
+    return f"the residual is {number(root.size, 3)}, but tol is {number(tol, 3)}: {root.why}"

@@ -32,9 +32,9 @@ MAX_ROWS = 12  # of a matrix in a summary
 
 
 class Linear(eqx.Module):
-    """`dx' = A dx + B du`, `dy = C dx + D du`; along a motion each with an axis of times first.
+    """`dx' = A dx + B du`, `dy = C dx + D du`; along a motion each has a leading axis of times.
 
-    `states`, `inputs` and `outputs` name rows and columns. `tangent` holds, in columns, the
+    `states`, `inputs` and `outputs` name the rows and columns. The columns of `tangent` are the
     directions of x that obey constraints of index 2 and invariants. `jumps` are the events of the
     motion.
     """
@@ -52,7 +52,7 @@ class Linear(eqx.Module):
 
     @property
     def eigenvalues(self) -> npt.NDArray[np.complex128]:
-        """Those of A in the directions that obey all constraints, the largest real part first."""
+        """Eigenvalues of A in the directions that obey all constraints, largest real part first."""
         if np.ndim(self.t):
             raise ValueError(
                 "eigenvalues: A varies along a motion. Linearise at one instant: "
@@ -76,7 +76,7 @@ class Linear(eqx.Module):
 
 
 class Picked(NamedTuple):
-    """What counts as input: names, values, and parameters with other values."""
+    """The chosen inputs: names, how many, and a function that changes their values."""
 
     names: tuple[str, ...]
     size: int
@@ -91,16 +91,17 @@ def linearise(
     ts: Numbers | None = None,
     inputs: str | Sequence[str] | Callable | None = None,
 ) -> Linear:
-    """The system as a linear one, at an instant, or at the times `ts` of a solution (M71).
+    """A linear model of `system` at an instant, or at the times `ts` of a solution (M71).
 
-    Algebraic states are eliminated. `inputs` are by default the system's own (`now.u`); or names
-    of entries of p, as in `inputs=["F"]`; or a function that picks them, `lambda p: p.arm.torque`.
-    Outputs are those of `system.output`, or x. Differentiable in p.
+    `at` is the instant or the solution. Algebraic states are eliminated. `inputs` are by default
+    those of the system (`now.u`); or names of entries of `p`, as in `inputs=["F"]`; or a function
+    that picks them from `p`, as in `lambda p: p.arm.torque`. Outputs are those of `system.output`;
+    if the system has none, x. Differentiable in `p`.
     """
     if isinstance(at, Solution):
         return _along(system, at, p, ts, inputs)
     if ts is not None:
-        raise ValueError("linearise: ts are times of a solution, but an Instant is given.")
+        raise ValueError("linearise: ts are times of a solution, but an Instant was given.")
     model, here, par = local(system, at, p)
     picked = _picked(system, model, p, inputs)
     matrices = _matrices(model, picked, here, par)
@@ -118,7 +119,7 @@ def _along(
 ) -> Linear:
     if ts is None:
         raise ValueError(
-            "linearise: no times. Write linearise(system, sol, p, ts=jnp.linspace(t0, t1, 100))."
+            "linearise: no ts. Write linearise(system, sol, p, ts=jnp.linspace(t0, t1, 100))."
         )
     model, par = sol.spec.model, sol.tape.par()
     picked = _picked(system, model, p, inputs)
@@ -141,7 +142,7 @@ def _states(spec: Spec, tape: Tape, ts: Array) -> At:
 
 # -- matrices -----------------------------------------------------------------------------------
 def _matrices(model: Model, picked: Picked, at: At, par: Par) -> dict:
-    """A, B, C and D: z follows x and u as the constraint says (M71)."""
+    """A, B, C and D, with z as the function of x and u that the constraint defines (M71)."""
 
     def both(x: Vector, u: Vector) -> tuple[Any, Any]:
         there = picked.moved(par, u)
@@ -195,11 +196,11 @@ def _picked(
 
 
 def _with_parameters(system: HybridSystem, model: Model, p: Params, par: Par) -> Par:
-    """The parameters of a model with another p, and the signals that are made of it."""
+    """The parameters of a model with another p, and the input signals computed from it."""
     shape, floats, _ = split(p)
     if shape != model.p:
         raise ValueError(
-            "linearise: an input is a whole number in p. Write it as a float: p={'F': 0.0}."
+            "linearise: an input is a whole number in p. Write it as a float, as in {'F': 0.0}."
         )
     par = model.with_p(par, floats)
     if callable(system.inputs):
@@ -210,7 +211,7 @@ def _with_parameters(system: HybridSystem, model: Model, p: Params, par: Par) ->
 
 
 def _signals(model: Model) -> Picked:
-    """The inputs that model functions read as `now.u`: all values of a signal move alike."""
+    """The inputs that model functions read as `now.u`: all values of a signal change alike."""
     count = len(model.signals)
     if not count:
         return Picked((), 0, lambda par, u: par)

@@ -1,4 +1,4 @@
-"""A system near one instant: its states as a vector, its slope, the directions it may move in."""
+"""A system near one instant: its states as a vector, its slope, its possible directions."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ DEPENDENT_EQUATIONS = 1e-9  # a relative singular value below which equations re
 
 
 def flat(leaves: Sequence[Any]) -> Vector:
-    """All numbers of some leaves, one after the other."""
+    """All numbers of some leaves as one vector."""
     return jnp.concatenate([jnp.ravel(v).astype(jnp.float64) for v in leaves])
 
 
 def cut(vector: Vector, like: Sequence[Any]) -> list:
-    """The way back, to leaves like these."""
+    """The inverse of `flat`: a vector as leaves shaped like `like`."""
     parts = jnp.split(jnp.asarray(vector), np.cumsum([v.size for v in like])[:-1])
     return [jnp.reshape(v, u.shape).astype(u.dtype) for v, u in zip(parts, like, strict=True)]
 
 
 def packed(x: Tree) -> tuple[Any, Callable]:
-    """A state as one vector, and the way back."""
+    """A state as one vector, and the inverse map."""
     shape, floats, _ = split(x, floats_only=True)
     return flat(floats), lambda vector: shape.join(cut(vector, floats), ())
 
 
 def vector(model: Model, at: At) -> tuple[Any, Callable]:
-    """The x of a row state as one vector, and the row state with another."""
+    """The x of a row state as one vector, and a function that replaces it."""
     x = model.x_of(at)
     return flat(x), lambda new: model.with_x(at, cut(new, x))
 
@@ -59,7 +59,7 @@ def local(system: HybridSystem, now: Instant, p: Params) -> tuple[Model, At, Par
 
 
 def seen(system: HybridSystem, model: Model, at: At, par: Par) -> Instant:
-    """A row state as its user wrote it."""
+    """A row state as an instant in the user's own structure."""
     now = again(instant(model, at, par))
     return now if system.adapt_back is None else system.adapt_back(now)
 
@@ -76,7 +76,7 @@ def slope(system: HybridSystem, now: Instant, p: Params) -> Vector:
 
 
 def manifold(system: HybridSystem, now: Instant, p: Params) -> Vector:
-    """What has to vanish at an instant: equations of index 2, and invariants."""
+    """What must be zero at an instant: equations of index 2, and invariants."""
     return rules(system, *local(system, now, p), p)
 
 

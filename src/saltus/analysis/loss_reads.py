@@ -1,4 +1,4 @@
-"""What a loss reads of a solution: rows as they are, and states at times between them."""
+"""What a loss reads of a solution: rows directly, and states at times between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..system.hybrid import Instant
 
 
 class _ReadTimes:
-    """The times at which a solution is read, call by call; `None` where they are not known."""
+    """The times at which a solution is read, call by call; `None` if they are not known."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[HostArray, str] | None] = []
@@ -44,7 +44,7 @@ class _ObservedSolution(Solution):
     The gradient of a loss by the shifts is its gradient by the states that it reads.
     """
 
-    dense: Tape | None = None  # the tape for all that lies between rows
+    dense: Tape | None = None  # the tape for reads between rows
     shifts: tuple[Leaves | None, ...] = ()  # for each call
     read_times: _ReadTimes = eqx.field(static=True, default_factory=_ReadTimes)
 
@@ -85,7 +85,7 @@ def _read(
 def _observed(
     sol: Solution, tape: Tape, dense: Tape, shifts: tuple, read_times: _ReadTimes
 ) -> _ObservedSolution:
-    """The same solution, its ends and events read from `tape`, all between from `dense`."""
+    """The same solution, with ends and events read from `tape` and the rest from `dense`."""
     last, (final, integral, y) = read_end(sol.spec, tape, sol.result <= int(Result.terminated))
     if sol.adapt is not None:
         last, final = sol.adapt(last), sol.adapt(final)
@@ -109,7 +109,7 @@ class LossReads(NamedTuple):
 
 
 def gradients(owner: str, loss: Callable, sol: Solution) -> tuple[Leaves, Leaves, LossReads]:
-    """Gradients by rows that the loss reads as they are, by all rows, and by what lies between."""
+    """Gradients by rows that the loss reads directly, by all rows, and by reads in between."""
     tape, read_times = sol.tape, _ReadTimes()
     scalar(loss(_observed(sol, tape, tape, (), read_times)), owner, 'lambda sol: sol.final.x["h"]')
     shifts = tuple(

@@ -1,4 +1,4 @@
-"""Periodic motions by shooting: where they start, how long they take, whether they attract."""
+"""Periodic motions by shooting: their starts, periods and stability."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .return_map import Way, find_event, method_for, way_by_event, whole
 
 SINGULAR_VALUE_ZERO = 1e-7  # of a return map, relative to the largest
 SHORT_TIME = 1e-4  # relative to the time in which a state changes by its own size
-FLOW_DIRECTION_ERROR = 1e-5  # relative: the flow is an eigenvector with multiplier one
-NEUTRAL_MARGIN = 1e-6  # multipliers this near to the unit circle are neutral
-SIZE_POINTS = 65  # of a motion, to see how large its states are
+FLOW_DIRECTION_ERROR = 1e-5  # relative, with which the flow has multiplier one
+NEUTRAL_MARGIN = 1e-6  # multipliers this close to the unit circle are neutral
+SIZE_POINTS = 65  # of a motion, from which the sizes of its states are found
 MAX_SHOWN = 8  # states and multipliers in a summary
 
 
 class Orbit(eqx.Module):
-    """A periodic motion: where it starts, its period, and how it answers to small pushes.
+    """A periodic motion: its start, its period, and its response to small disturbances.
 
-    `start` and `period` carry derivatives by p, and so do `monodromy` and `section`. `end` is the
-    instant one period later, `residual` the largest difference of its x from that of the start.
+    `start`, `period`, `monodromy` and `section` are differentiable in p. `end` is the instant one
+    period later, and `residual` the largest difference between its x and that of the start.
     """
 
     start: Instant
@@ -52,17 +52,17 @@ class Orbit(eqx.Module):
 
     @property
     def solution(self) -> Solution:
-        """One period of the motion, solved for anew."""
+        """One period of the motion as a new solution."""
         return whole(self.way, self.system, self.start, self.p, self.period)
 
     @property
     def section(self) -> Matrix:
-        """The derivative of the state after the event by the state after the one before."""
+        """The derivative of the state after the event by the state after the previous event."""
         return self._slopes()[0]
 
     @property
     def monodromy(self) -> Matrix:
-        """The derivative of the state one period later by the state, at fixed times (M69)."""
+        """The derivative of the state one period later by the start, at fixed times (M69)."""
         after, time = self._slopes()
         return after - jnp.outer(slope(self.system, self.end, self.p), time)
 
@@ -82,11 +82,11 @@ class Orbit(eqx.Module):
 
     @property
     def stable(self) -> bool:
-        """Whether small pushes die out: all multipliers but the one along the flow are small."""
+        """Whether disturbances decay: all multipliers but that of the flow are below 1 in size."""
         return bool(np.all(np.abs(self._multipliers()[1]) < 1 - NEUTRAL_MARGIN))
 
     def _multipliers(self) -> tuple[npt.NDArray[np.complex128], npt.NDArray[np.complex128]]:
-        """All of them, and those that are not along the flow."""
+        """All multipliers, and those that are not along the flow."""
         start, end, p = plain("orbit.multipliers", (self.start, self.end, self.p))
         matrix = np.asarray(plain("orbit.multipliers", self.monodromy))
         free = tangent(self.system, start, p)
@@ -100,7 +100,7 @@ class Orbit(eqx.Module):
 
     def __repr__(self) -> str:
         if is_traced((self.start, self.period)):
-            return "Orbit, differentiated: numbers exist outside"
+            return "Orbit, being differentiated: its numbers are known outside only"
         found, others = self._multipliers()
         largest = float(np.max(np.abs(others), initial=0.0))
         word = (
@@ -136,16 +136,17 @@ def orbit(
     free: Sequence[str] | None = None,
     tol: float = 1e-10,
 ) -> Orbit:
-    """The periodic motion near `start`.
+    """The periodic motion of `system` near `start`.
 
-    With `event`, the start lies just after a firing of it, and the state just after the firing
-    number `count` that follows has to be the same; `t1` bounds the time of each. With `period`,
-    for systems that are driven by the clock, the state has to be the same that much later.
-    `free` are the names of the states that may be moved (all). The discrete state of the start is
-    kept. `method` is by default one that is accurate enough for `tol`, which is relative.
+    Give `event` or `period`. With `event`, the start lies just after this event, and the state just
+    after its next firing number `count` must equal the start; `t1` is the latest time for each
+    firing. With `period`, for systems driven by time, the state must be the same one period later.
+    `free` names the states that may be changed (default: all). The discrete state of the start is
+    kept. `tol` is the relative tolerance, and `method` by default one that is accurate enough for
+    it.
 
-    Differentiable in p, the start and the period. Raises `NotFound`, with the best start that was
-    seen as `best`, where there is no such motion nearby.
+    Differentiable in `p`, the start and the period. Raises `NotFound`, with the best start as
+    `best`, if no such motion is found nearby.
     """
     _check(system, event, count, period)
     method = method_for(system, tol) if method is None else method
@@ -166,8 +167,8 @@ def orbit(
     best = _placed(calm, chosen, jnp.asarray(root.value))
     if root.why:
         raise NotFound(
-            f"orbit: no periodic motion was found; {missed(root, tol)}. The error carries the best "
-            "start as `best`. Start closer, or give a method with smaller rtol and atol.",
+            f"orbit: no periodic motion was found; {missed(root, tol)}. The best start is `best` "
+            "of this error. Start closer, or give a method with smaller rtol and atol.",
             best,
             root.size,
         )
@@ -188,7 +189,7 @@ def _shoot(
     chosen: np.ndarray,
     tol: float,
 ) -> Root:
-    """The states that return to themselves, by Newton's method in units of the motion's own."""
+    """The state that returns to itself, by Newton's method in units of the motion's size."""
     start, p, _ = given
     try:
         sizes = _sizes(way.motion(*given))
@@ -200,7 +201,7 @@ def _shoot(
 
 
 def _sizes(legs: list[Solution]) -> np.ndarray:
-    """How large each state becomes on the way; 1 for what stays at zero up to rounding."""
+    """How large each state becomes; 1 for states that stay zero up to rounding."""
     seen = []
     for sol in legs:
         now = sol.at(np.linspace(float(sol.start), float(sol.last.t), SIZE_POINTS))
@@ -216,7 +217,7 @@ def _placed(start: Instant, chosen: np.ndarray, y: Vector) -> Instant:
 
 
 def _chosen(x: Tree, free: Sequence[str] | None) -> np.ndarray:
-    """The places of the states that may be moved."""
+    """The indices of the states that may be changed."""
     names = number_names(x, "x")
     if free is None:
         return np.arange(len(names))
@@ -232,16 +233,16 @@ def _is(known: str, name: str) -> bool:
 
 
 def _moment(system: HybridSystem, start: Instant, p: Params, event: str) -> float:
-    """A short time at the start; its system must not be driven, nor at rest."""
+    """A short time at the start; an error if the system is driven by time, or at rest."""
     if driven(local(system, start, p)[0]):
         raise ValueError(
-            f"orbit: the system is driven (its flow, constraint or guards read now.t), so that a "
-            f'return to "{event}" does not close a motion. Give the period of the drive: '
+            f"orbit: the system is driven (its flow, constraint or guards read now.t), so a "
+            f'return to "{event}" does not make a motion periodic. Give the period of the drive: '
             "orbit(system, start, p, period=...)."
         )
     speed = float(jnp.linalg.norm(slope(system, start, p)))
     if speed == 0:
-        raise NotFound("orbit: the start is an equilibrium; nothing moves there.", best=start)
+        raise NotFound("orbit: the start is an equilibrium: nothing moves there.", best=start)
     return SHORT_TIME * (float(jnp.linalg.norm(packed(start.x)[0])) or speed) / speed
 
 
@@ -249,7 +250,7 @@ def _check(system: HybridSystem, event: str | None, count: int, period: Number |
     if (event is None) == (period is None):
         given = "neither" if event is None else "both"
         raise ValueError(
-            f"orbit: {given} of event and period given, expected one. Write "
+            f"orbit: {given} of event and period are given, expected one. Write "
             'orbit(system, start, p, event="bounce"), or period=2.0 for a driven system.'
         )
     if count != int(count) or count < 1:

@@ -22,9 +22,9 @@ START, INSIDE, END = range(3)  # parts of a row
 
 
 class ReadPoints(NamedTuple):
-    """Points at which the loss reads, in the order of time, equal ones merged.
+    """Points at which the loss reads, in order of time, with equal ones merged.
 
-    Those that were not reached, and those by which the loss has no derivative, are left out.
+    Points that were not reached, and points with a zero gradient, are left out.
     """
 
     row: HostArray
@@ -32,11 +32,11 @@ class ReadPoints(NamedTuple):
     offset: HostArray
     end: HostArray  # of the step from there: the next point in the row, or its end
     g: Leaves  # the gradient of the loss by the state there
-    t: HostArray  # as the loss has it: t0 + offset may differ by rounding
+    t: HostArray  # as given by the loss; t0 + offset may differ by rounding
 
 
 def find_points(tape: Tape, reads: LossReads) -> ReadPoints:
-    """The rows in which the times lie at which a loss reads."""
+    """The points at which a loss reads, and the rows in which they lie."""
     n, t0, tau = int(tape.n), tape.t0, np.asarray(tape.tau)
     offset = reads.t - np.asarray(t0)
     rows = [
@@ -66,7 +66,7 @@ def find_points(tape: Tape, reads: LossReads) -> ReadPoints:
 
 
 class Segments(NamedTuple):
-    """Steps from the points at which the loss reads to the next of them, or to the row's end."""
+    """Steps from each point at which the loss reads to the next one, or to the row's end."""
 
     at: At
     h: Scalar
@@ -77,7 +77,7 @@ class Segments(NamedTuple):
 
 def made_segments(spec: Spec, tape: Tape, points: ReadPoints) -> Segments:
     count = len(points.row)
-    size = 1 << max(count - 1, 0).bit_length()  # few sizes, few compilations
+    size = 1 << max(count - 1, 0).bit_length()  # powers of two, for few compilations
 
     def padded(v: HostArray) -> Array:
         return jnp.asarray(np.concatenate([v, np.zeros((size - count, *v.shape[1:]), v.dtype)]))

@@ -1,4 +1,4 @@
-"""The map from a state to the state one period later, by events or by the clock."""
+"""The map from a state to the state one period later, by events or by time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..system.hybrid import Event, HybridSystem, Instant, TimeEvent
 from .gauss_newton import NoReturn, NotFound
 from .local_state import again
 
-ARMING_EVENT = "(armed)"  # puts the section in force again
+ARMING_EVENT = "(armed)"  # makes the section active again
 LATEST_TIME = 1e12  # where no end is given
 MAX_STEPS_PER_RETURN = 200_000  # where no end is given
-WAITING_SHARE = 1e-3  # of a return, during which the section is not in force
+WAITING_SHARE = 1e-3  # of a return, during which the section is not active
 MAX_WAITING_SHARE = 0.02  # a longer wait was a bad guess
 MAX_GUESSES = 6  # of the waiting time
 PERIOD_OVERSHOOT = 1e-7  # relative: a solution this much longer includes the closing event
@@ -28,7 +28,7 @@ PERIOD_OVERSHOOT = 1e-7  # relative: a solution this much longer includes the cl
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Way:
-    """From a start to the state after one period (M68).
+    """The map from a start to the state after one period (M68).
 
     With an `event`, the period ends at its firing number `count`, and `system` stops there.
     """
@@ -40,14 +40,14 @@ class Way:
     t1: float | None = None
 
     def __call__(self, start: Instant, p: Params, period: Number | None) -> tuple[Instant, Any]:
-        """The state after, and the time it took."""
+        """The state one period later, and the time this took."""
         legs = self.motion(start, p, period)
         if self.event is not None:
             period = sum(sol.final.t - start.t for sol in legs)
         return again(legs[-1].final).replace(t=start.t + period), period
 
     def motion(self, start: Instant, p: Params, period: Number | None) -> list[Solution]:
-        """The solutions that make up one period; each starts its clock anew."""
+        """The solutions that make up one period; each starts at the time of `start`."""
         if self.event is None:
             return [self._by_the_clock(start, p, period)]
         legs = [self._leg(start, p)]
@@ -72,16 +72,16 @@ class Way:
         )  # fmt: skip
         result = Result(int(sol.result))
         if not result.ok:
-            raise NoReturn(f'the event "{self.event}" does not come again: {failure(sol)}')
+            raise NoReturn(f'the event "{self.event}" does not happen again: {failure(sol)}')
         stopped_by = sol.tape.last_action(sol.spec.model)
         if result == Result.success or stopped_by is None or stopped_by.name != self.event:
             t = float(frozen(sol.last.t))
-            raise NoReturn(f'the event "{self.event}" does not come again before t = {t:.6g}')
+            raise NoReturn(f'the event "{self.event}" does not happen again before t = {t:.6g}')
         return sol
 
 
 def method_for(system: HybridSystem, tol: float) -> Method:
-    """A method whose errors hide nothing that is larger than `tol`."""
+    """A method whose errors are small compared to `tol`."""
     if system.constraint is None:
         return Dopri8(rtol=0.1 * tol, atol=0.1 * tol)
     return Radau5(rtol=tol, atol=tol)
@@ -94,15 +94,15 @@ def find_event(system: HybridSystem, name: str) -> Event | TimeEvent:
             return event
     raise ValueError(
         f'orbit: no event is called "{name}"; the events are {[e.name for e in system.events]}. '
-        'Write event="...", or period=... for a motion driven by the clock.'
+        'Write event="...", or period=... for a motion driven by time.'
     )
 
 
 def stopping(system: HybridSystem, name: str, t0: float, wait: float) -> HybridSystem:
-    """The system that stops at its next firing of an event, not at the one it starts from.
+    """The system that stops at the next firing of an event, not at the one it starts from.
 
-    A start on the section, off by rounding, may be on either side of it. So the guard is not in
-    force before `t0 + wait`; an event there, which changes nothing, makes it so.
+    By rounding, a start on the section may be on either side of it. So the guard is inactive until
+    `t0 + wait`, when an event that changes nothing else makes it active.
     """
     event = find_event(system, name)
     if isinstance(event, TimeEvent):
@@ -110,7 +110,7 @@ def stopping(system: HybridSystem, name: str, t0: float, wait: float) -> HybridS
     else:
         own, due, soon = event.active, jnp.asarray(t0 + wait), jnp.asarray(t0 + 0.5 * wait)
         active: Any = lambda now, p: (now.t > soon) & (True if own is None else own(now, p))
-        active.changes_at_events = True  # at the one that arms it
+        active.changes_at_events = True  # at ARMING_EVENT
         when = "edge" if own is None else event.when
         stop = dataclasses.replace(event, terminal=True, active=active, when=when)
         ends = (stop, TimeEvent(ARMING_EVENT, next_time=lambda now, p: due))
@@ -120,14 +120,14 @@ def stopping(system: HybridSystem, name: str, t0: float, wait: float) -> HybridS
 
 
 def way_by_event(system: HybridSystem, start: Instant, p: Params, way: Way, moment: float) -> Way:
-    """The way from event to event; `moment` is a short time, as far as the start tells."""
+    """The way from event to event; `moment` is a short time, estimated at the start."""
     wait, last = moment, ""
     for _ in range(MAX_GUESSES):
         made = _armed(system, start, way, wait)
         try:
             legs = made.motion(start, p, None)
         except NoReturn as error:
-            wait, last = 1e-3 * wait, str(error)  # it may have come back unseen
+            wait, last = 1e-3 * wait, str(error)  # it may have returned while it was waiting
             continue
         shortest = min(float(sol.final.t) - float(start.t) for sol in legs)
         if wait <= MAX_WAITING_SHARE * shortest:
@@ -146,9 +146,9 @@ def _armed(system: HybridSystem, start: Instant, way: Way, wait: float) -> Way:
 
 
 def whole(way: Way, system: HybridSystem, start: Instant, p: Params, period: Number) -> Solution:
-    """One period as one solution, with the event that closes it where there is one.
+    """One period as one solution, including the event that closes it, if there is one.
 
-    Of the system itself, unless that would fire at the start what has fired there already.
+    It is a solution of `system`, unless the event would fire again right at the start.
     """
     if way.event is None:
         return solve(system, start, p, start.t + period, method=way.method, repair=True)

@@ -26,7 +26,7 @@ PRINTED_ZERO = 1e-13  # relative to the largest entry
 
 
 class Saltation(eqx.Module):
-    """One event as a linear map: a small change of the state before it, and what is left after."""
+    """One event as a linear map from a small change of the state before it to that after it."""
 
     t: Scalar
     matrix: Matrix
@@ -68,7 +68,7 @@ class Jumps(eqx.Module):
         return (self[k] for k in range(len(self)))
 
     def of(self, event: str) -> list[Saltation]:
-        """Those of one event."""
+        """The linear maps of the event called `event`."""
         return [jump for jump in self if jump.event == event]
 
     def __repr__(self) -> str:
@@ -78,10 +78,10 @@ class Jumps(eqx.Module):
 
 
 def saltations(sol: Solution) -> Jumps:
-    """Every event of a solution, and every kink, as a saltation matrix (M69).
+    """The saltation matrices of all events and kinks of the solution `sol` (M69).
 
-    `dx+ = matrix dx-` for a small change of the state just before the event: it moves the event,
-    the state there and what the reset makes of it, all seen at one and the same time.
+    A small change `dx-` of the state just before an event becomes `dx+ = matrix dx-` just after it.
+    The matrix includes the change of the event time; both changes are taken at the same time.
     """
     sol = checked("saltations", sol)
     model, tape = sol.spec.model, sol.tape
@@ -114,10 +114,10 @@ def _state_names(sol: Solution) -> tuple[str, ...]:
 def saltation(
     model: Model, action: Action, before: At, after: At, par: Par, member: Whole | int, rooted: bool
 ) -> Matrix:
-    """How a small change of the state before a jump shows after it, at the same time (M69).
+    """The derivative of the state after a jump by the state before it, at the same time (M69).
 
-    The change moves the event, and the state there; what passes between is flow of either side.
-    An event that another one has triggered (not `rooted`) has no time of its own.
+    A change of the state also changes the time of the event, unless the event was triggered by
+    another one (not `rooted`) and so has no time of its own.
     """
     x, joined = vector(model, before)
 

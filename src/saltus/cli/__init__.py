@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 done, 1 failed, 2 not understood."""
+"""The command line. Exit codes: 0 success, 1 failure, 2 wrong usage."""
 
 from .app import main, parser
 

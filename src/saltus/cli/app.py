@@ -21,9 +21,9 @@ examples:
   saltus simulate ball.py:ball --set e=0.7 --t1 5 --out run
   saltus sensitivities ball.py --of h --by e,g  derivatives, exact through every event
   saltus fit ball.py data.csv --free e,g        parameters from measurements
-  saltus check ball.py                          is the model sound, and are its derivatives right?
+  saltus check ball.py                          check the model and its derivatives
 
-`saltus COMMAND --help` says more. Exit codes: 0 done, 1 failed, 2 not understood.
+`saltus COMMAND --help` says more. Exit codes: 0 success, 1 failure, 2 wrong usage.
 """
 
 COMMANDS: list[Command] = [
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return outcome.code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _clean_stdout(args: argparse.Namespace) -> contextlib.AbstractContextManager:
-    """With `--json`, what a model file prints goes to stderr."""
+    """With `--json`, output printed by a model file goes to stderr."""
     if getattr(args, "json", False):
         return contextlib.redirect_stdout(sys.stderr)
     return contextlib.nullcontext()

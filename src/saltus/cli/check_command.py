@@ -39,7 +39,7 @@ def _run(args: argparse.Namespace) -> Outcome:
 
 
 def as_text(findings: list[Finding]) -> str:
-    """A line per check; long sentences go on below themselves."""
+    """A line per check; long sentences are wrapped and aligned."""
     rows: list[list[str]] = []
     for f in findings:
         first, *more = _wrapped(f.detail)
@@ -53,13 +53,13 @@ def _wrapped(text: str, width: int = 78) -> list[str]:
 
 def _verdict(doubts: list[Finding]) -> str:
     if doubts:
-        return f"Nothing failed, {len(doubts)} to look at: {', '.join(f.check for f in doubts)}."
-    return "All is well."
+        return f"Nothing failed; warnings: {', '.join(f.check for f in doubts)}."
+    return "All checks passed."
 
 
 COMMAND = Command(
     "check",
-    "examine a model: shapes, solve, accuracy, derivatives three ways",
+    "check a model: shapes, solve, accuracy, derivatives by three methods",
     EXAMPLES,
     _arguments,
     _run,

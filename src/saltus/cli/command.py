@@ -1,4 +1,4 @@
-"""What a command is, and what it hands back."""
+"""A command and its outcome."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ JSON: TypeAlias = dict[str, "JSON"] | list["JSON"] | str | float | bool | None
 
 
 class UsageError(ValueError):
-    """A command line that does not say what to do."""
+    """A command line that is not understood."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a command found: as text, as data for `--json`, and what went wrong, if anything."""
+    """The result of a command: as text, as data for `--json`, and an error message if any."""
 
     text: str = ""
     data: object = None
@@ -30,7 +30,7 @@ class Outcome:
 
 
 class Command(NamedTuple):
-    """A subcommand: its name, one line of help, examples, its arguments, and what it does."""
+    """A subcommand: its name, one line of help, examples, its arguments and its function."""
 
     name: str
     help: str
@@ -41,7 +41,7 @@ class Command(NamedTuple):
 
 # -- JSON ---------------------------------------------------------------------------------------
 def plain(value: object) -> JSON:
-    """Anything made of numbers as JSON has it: lists, floats, null for NaN and infinity."""
+    """Numbers, arrays and containers as JSON: lists, floats, null for NaN and infinity."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

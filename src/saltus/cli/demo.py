@@ -57,7 +57,7 @@ def scenario(p: dict[str, Any]) -> Scenario:
 
 
 def measurements(seed: int = 1) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Noisy samples of the displacement, and the disturbance as it is known, noise and all."""
+    """Noisy samples of the displacement, and the disturbance as it is known, with noise."""
     rng = np.random.default_rng(seed)
     d = 2.0 * rng.normal(size=PIECES)
     t = END * np.arange(1, SAMPLES + 1) / SAMPLES
@@ -71,7 +71,7 @@ def _disturbance(d: np.ndarray) -> dict[str, Any]:
 
 
 def run(seed: int = 1, progress: bool | None = None) -> tuple[Fit, dict[str, np.ndarray]]:
-    """Measure, and fit from the poor first guess."""
+    """Simulate measurements, and fit them from a poor first guess."""
     data, d = measurements(seed)
     model = scenario({**GUESS, **_disturbance(d)})
     return fit(model, data, progress=progress), data
@@ -100,7 +100,7 @@ def describe(found: Fit) -> str:
 
 
 def write(found: Fit, data: dict[str, np.ndarray], folder: Path) -> Path:
-    """The measurements and the report in `folder`, which is made if it is not there."""
+    """Writes the measurements and the report to `folder`, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     write_columns(folder / "measurements.csv", {"t [s]": data["t"], "x [m]": data["x"]})
     return found.report(folder / "report.html")

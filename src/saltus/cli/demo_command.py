@@ -20,9 +20,9 @@ EXAMPLES = """\
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", type=Path, default=Path("saltus-demo"),
-        help="folder for measurements and report, made if missing (default: %(default)s)",
+        help="folder for measurements and report, created if missing (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, help="of the noise (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="noise seed (default: %(default)s)")
     parser.add_argument("--no-report", action="store_true", help="print the tables only")
 
 

@@ -12,11 +12,11 @@ from .command import UsageError
 
 NOT_UNDERSTOOD = (UsageError, UnknownName, WrongValue, ModelReferenceError)
 SPEAKING = (*NOT_UNDERSTOOD, ModelError, MissingExtra, SolveError, OSError)
-MESSAGE_LENGTH = 800  # characters of an error that is not ours
+MESSAGE_LENGTH = 800  # characters of an error that saltus did not raise
 
 
 def explained(error: Exception, model: str | None) -> str:
-    """What went wrong, with the line of the model it comes from where it comes from one."""
+    """The error in words, with the line of the model it comes from, if any."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if isinstance(error, SPEAKING):
         return text

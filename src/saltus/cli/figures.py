@@ -1,4 +1,4 @@
-"""Pictures of the command line: how sensitive outputs are over time."""
+"""Figures of the command line: sensitivities of outputs over time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CURVE_POINTS = 600
 def sensitivity_figure(varied: Inputs, sol: Solution, jacobian: np.ndarray) -> Figure:
     """Derivatives of the outputs over time, one panel per output, one curve per number.
 
-    Each is multiplied by the size of the number, so that numbers of any unit compare.
+    Each is multiplied by the size of the number, so that different units can be compared.
     """
     scale = np.where(varied.values == 0.0, 1.0, np.abs(varied.values))
     effect = np.nansum(np.abs(jacobian) * scale, axis=0)
@@ -56,7 +56,7 @@ def sensitivity_figure(varied: Inputs, sol: Solution, jacobian: np.ndarray) -> F
 
 
 def _pieces(sol: Solution) -> np.ndarray:
-    """Times between one event and the next, a row for each piece that has a length."""
+    """Times between consecutive events, a row for each piece of non-zero length."""
     borders = [float(sol.start), *np.asarray(sol.events.t), float(sol.last.t)]
     spans = [(a, b) for a, b in pairwise(borders) if a != b]
     n = max(4, CURVE_POINTS // len(spans))

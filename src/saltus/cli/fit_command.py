@@ -29,9 +29,10 @@ EXAMPLES = """\
   saltus fit spring.py run.csv --free k,c --out fit             report.html and tables
 
 A data file has a column t and columns named like outputs of the model, `h` or `h [m]`; --columns
-says so of others. Empty cells are missing values. A file of events has columns t and event.
+gives the model's names of other columns. Empty cells are missing values. A file of events has
+columns t and event.
 """
-TOPICS = ("fit:", "data:", "events:", "optimiser:", "resume:")  # how its errors about input begin
+TOPICS = ("fit:", "data:", "events:", "optimiser:", "resume:")  # prefixes of errors about input
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +43,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the fit")
     add = group.add_argument
     add("--events", metavar="EVENTS.csv", type=Path, action="append", default=[],
-        help="observed events; once for each data file, in their order")  # fmt: skip
+        help="observed events; one file for each data file, in the same order")  # fmt: skip
     add("--columns", metavar="COLUMN=NAME", action="append", default=[],
-        help="height_m=h: what a column is in the model; comment= leaves it out")  # fmt: skip
+        help="height_m=h gives the model's name of a column; comment= leaves it out")  # fmt: skip
     add("--t0", metavar="TIME",
-        help="the time or date (2026-01-31T12:30) that is zero (default: the first date)"
+        help="the time or date (2026-01-31T12:30) that is t = 0 (default: the first date)"
         )  # fmt: skip
-    add("--free", metavar="NAMES", help="what is fitted: k,c,start.v (default: the model's)")
+    add("--free", metavar="NAMES", help="names to be fitted: k,c,start.v (default: the model's)")
     add("--bounds", metavar="NAME=LOW:HIGH", action="append", default=[],
         help="k=0:10; either side may be empty; may be repeated")  # fmt: skip
     add("--scale", metavar="NAME=KIND", action="append", default=[],
@@ -63,7 +64,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     add("--search", metavar="KIND", default="auto",
         help="local, horizon, multistart, shooting (default: %(default)s)")  # fmt: skip
     add("--max-iterations", metavar="N", type=int, default=200, help="default: %(default)s")
-    add("--resume", metavar="FILE", type=Path, help="go on from a checkpoint")
+    add("--resume", metavar="FILE", type=Path, help="continue from a checkpoint")
     options.run_arguments(parser, "where the data end")
     options.output_arguments(
         parser, "report.html, parameters.csv, predictions.csv, fit.json and checkpoint.npz"
@@ -74,7 +75,7 @@ def _run(args: argparse.Namespace) -> Outcome:
     clock = time.perf_counter()
     _check_files([*args.data, *args.events])
     setup = options.setup(args)
-    found = _fit(setup.scenario.replace(t1=None), args)  # it ends where the data do
+    found = _fit(setup.scenario.replace(t1=None), args)  # it ends where the data end
     data = {**setup.facts(), "t1": plain(args.t1), **as_data(found)}
     shown = False if args.json else None
     files, notes = write(found, data, args.out, shown) if args.out else ([], [])
@@ -89,13 +90,13 @@ def _run(args: argparse.Namespace) -> Outcome:
         f"{data['total_seconds']:.1f} s in all: the fit {found.seconds:.1f} s, {what} {rest:.1f} s"
     )
     complaint = "" if found.ok else f"{found.result}. {options.as_options(found.message)}"
-    done = found.ok or found.result == "suspect"  # a minimum; what is left of the data is said
+    done = found.ok or found.result == "suspect"  # still a minimum
     return Outcome("\n\n".join(parts), data, complaint, 0 if done else 1)
 
 
 # -- what is asked for --------------------------------------------------------------------------
 def _fit(scenario: Scenario, args: argparse.Namespace) -> Fit:
-    """`saltus.fit` with the options; what it does not understand, the command line has said."""
+    """`saltus.fit` with the options; errors about the input are reported as usage errors."""
     scales = dict(_pairs("--scale", args.scale, "NAME=KIND, like k=log"))
     bounds, noise = _bounds(args.bounds), _noise(args.noise)
     try:
@@ -144,8 +145,7 @@ def _experiments(args: argparse.Namespace) -> list[Any]:
 
 
 def _columns(args: argparse.Namespace) -> list[dict[str, str | None]]:
-    """What `--columns` says of each file: names that no file has are refused, not those that only
-    some have."""
+    """What `--columns` says about each file; a name that no file has is an error."""
     asked = dict(_column(part) for text in args.columns for part in listed(text))
     if len(args.data) == 1 or not asked:
         return [asked for _ in args.data]
@@ -166,7 +166,7 @@ def _headers(path: Path) -> set[str]:
 
 
 def _column(text: str) -> tuple[str, str | None]:
-    """`height_m=h`, or `comment=` for one that is left out."""
+    """`height_m=h` as a pair, or `comment=` for a column that is left out."""
     column, mark, name = text.partition("=")
     if not mark or not column.strip():
         raise UsageError(f'--columns "{text}": expected COLUMN=NAME, like height_m=h.')
@@ -174,7 +174,7 @@ def _column(text: str) -> tuple[str, str | None]:
 
 
 def _pairs(option: str, given: list[str], example: str) -> list[tuple[str, str]]:
-    """All of an option that may be repeated, or be written with commas."""
+    """All pairs of an option that may be repeated, or written with commas."""
     return [pair(option, part, example) for text in given for part in listed(text)]
 
 
@@ -259,7 +259,7 @@ def as_data(found: Fit) -> dict[str, Any]:
 def write(
     found: Fit, data: dict[str, Any], folder: Path, progress: bool | None = None
 ) -> tuple[list[Path], list[str]]:
-    """Everything about a fit as files in `folder`, and notes on what could not be written."""
+    """Writes a fit to files in `folder`; returns them, and notes on what is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     notes = []
     summary = folder / "fit.json"

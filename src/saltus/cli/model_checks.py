@@ -1,8 +1,8 @@
 r"""The checks of `saltus check`, each a verdict and a sentence.
 
 Derivatives are compared along one random direction `v`, in which every number of the model changes
-in proportion to its size: $J v$ by the tangent sweep, $J^T u$ by the adjoint sweep with
-$u \cdot J v = J^T u \cdot v$, and the difference of two solves.
+in proportion to its size: $J v$ by the tangent sweep, $J^T u$ by the adjoint sweep, which must
+satisfy $u \cdot J v = J^T u \cdot v$, and the difference of two solves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .quantities import Inputs, inputs, quantities, whole_numbers
 
 OK, WARNING, FAILED = "ok", "warning", "FAILED"
 DIFFERENCE_STEPS = (1e-4, 1e-5, 1e-6)  # of finite differences, relative
-TIGHTER_TOLERANCE = 1e-3  # relative to yours: there, derivatives meet finite differences
+TIGHTER_TOLERANCE = 1e-3  # relative to the scenario's, for comparisons
 
 
 class Finding(NamedTuple):
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
 
 def examine(scenario: Scenario, explain: Callable[[Exception], str]) -> Iterator[Finding]:
-    """All checks in order, until one fails that the others need."""
+    """All checks in order, up to one that fails and that the others depend on."""
     try:
         yield shapes(scenario)
         yield from settings(scenario)
@@ -67,7 +67,7 @@ def examine(scenario: Scenario, explain: Callable[[Exception], str]) -> Iterator
 
 # -- the model ----------------------------------------------------------------------------------
 def shapes(scenario: Scenario) -> Finding:
-    """What model functions return fits the state: solve checks it before the first step."""
+    """Whether the results of model functions fit the state, as checked by `solve`."""
     start = scenario.start_at(scenario.p)
     first_state(scenario.system, start, scenario.p, scenario.t1)
     counts = [
@@ -85,7 +85,7 @@ def _size(tree: Tree, root: str) -> int:
 
 
 def settings(scenario: Scenario) -> Iterator[Finding]:
-    """What the scenario says about a fit is about numbers that it has."""
+    """Whether the fit settings of the scenario refer to numbers that exist."""
     names = dict.fromkeys(
         [*(scenario.free or ()), *scenario.bounds, *scenario.scales, *scenario.priors]
     )
@@ -96,11 +96,11 @@ def settings(scenario: Scenario) -> Iterator[Finding]:
     if lost:
         yield Finding("fit settings", FAILED, str(unknown(lost[0], known)))
     else:
-        yield Finding("fit settings", OK, f"About {', '.join(names)}: all of them are there.")
+        yield Finding("fit settings", OK, f"{', '.join(names)}: all of them exist.")
 
 
 def _covers(name: str, known: str) -> bool:
-    """A name of a fit: exact, an entry, the beginning of names, a pattern."""
+    """Whether a name in fit settings means `known`: exactly, as an entry, prefix or pattern."""
     stem = name.rpartition("[")[0] if name.endswith("]") else name
     return (
         known in (name, stem)
@@ -111,7 +111,7 @@ def _covers(name: str, known: str) -> bool:
 
 # -- the solve ----------------------------------------------------------------------------------
 def solves(scenario: Scenario, sol: Solution) -> Finding:
-    """It reaches the end, and not by brute force."""
+    """Whether the solve reaches its end without too many rejected steps."""
     result, steps, rejected = Result(int(sol.result)), int(sol.stats.steps), int(sol.stats.rejected)
     end = "a terminal event" if result is Result.terminated else "the end"
     text = (
@@ -122,7 +122,7 @@ def solves(scenario: Scenario, sol: Solution) -> Finding:
         hint = "Look for a kink without an event (saltus.when), or try --method Radau5."
         return Finding("solve", WARNING, f"{text} Most steps are rejected. {hint}")
     never = [name for name in sol.names if int(sol.events.of(name).count) == 0]
-    missed = f" Never: {', '.join(never)}." if never else ""
+    missed = f" Events that never happen: {', '.join(never)}." if never else ""
     return Finding("solve", OK, text + missed)
 
 
@@ -150,8 +150,8 @@ def derivatives(varied: Inputs, names: list[str]) -> Iterator[Finding]:
         except (SolveError, KeyError):
             yield Finding(
                 "accuracy", WARNING,
-                "With tighter tolerances it stops early or has other events: results are not to "
-                "be trusted at the given ones. Try --rtol 1e-10 --atol 1e-10.",
+                "With tighter tolerances the solve stops early or has other events: do not trust "
+                "results at the given ones. Try --rtol 1e-10 --atol 1e-10.",
             )  # fmt: skip
             tight = varied
         else:
@@ -161,7 +161,7 @@ def derivatives(varied: Inputs, names: list[str]) -> Iterator[Finding]:
 
 
 def _floor(scenario: Scenario, names: list[str], q: np.ndarray) -> np.ndarray:
-    """What is small beside the tolerances, or beside other entries of the same array, is zero."""
+    """Limits below which numbers are zero, by the tolerances and by entries of the same array."""
     method = method_of(scenario)
     atol = min(float(np.min(a)) for a in jax.tree.leaves(method.atol))
     kinds = [name.partition("[")[0] for name in names]
@@ -188,7 +188,7 @@ def _tangent(varied: Inputs, names: list[str], v: np.ndarray) -> tuple[np.ndarra
 def dot_test(
     varied: Inputs, names: list[str], v: np.ndarray, jv: np.ndarray, u: np.ndarray
 ) -> Finding:
-    """The adjoint sweep is the transpose of the tangent sweep; it also shows idle parameters."""
+    """Whether the adjoint sweep is the transpose of the tangent sweep; lists idle parameters."""
     _, pull = jax.vjp(_vector(varied, names), jnp.zeros(v.size))
     (ju,) = pull(jnp.asarray(u))
     ju = np.asarray(ju)
@@ -206,7 +206,7 @@ def dot_test(
 
 
 def accuracy(names: list[str], given: tuple, better: tuple, scale: np.ndarray) -> Finding:
-    """What the tolerances are good for: a comparison with much tighter ones."""
+    """The accuracy at the given tolerances, by comparison with much tighter ones."""
     errors = [np.abs(a - b) / scale for a, b in zip(given, better, strict=True)]
     value, slope = (float(np.max(e)) for e in errors)
     text = f"Compared with 1000 times tighter tolerances: values to {value:.0e}"
@@ -220,14 +220,14 @@ def accuracy(names: list[str], given: tuple, better: tuple, scale: np.ndarray) -
 def differences(
     varied: Inputs, names: list[str], v: np.ndarray, jv: np.ndarray, scale: np.ndarray
 ) -> Finding:
-    """The derivative is that of the solve: a central difference, the best of a few steps."""
+    """Whether derivatives match central differences of solves, the best of a few steps."""
     results = _vector(varied, names)
     best = np.full(len(names), np.inf)
     values = np.full(len(names), np.nan)
     for h in DIFFERENCE_STEPS:
         try:
             slope = np.asarray(results(jnp.asarray(h * v)) - results(jnp.asarray(-h * v))) / (2 * h)
-        except (SolveError, KeyError):  # stops early there, or has fewer events
+        except (SolveError, KeyError):  # the solve stops early there, or has fewer events
             continue
         error = np.abs(slope - jv) / scale
         values, best = np.where(error < best, slope, values), np.minimum(error, best)

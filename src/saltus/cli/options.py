@@ -1,4 +1,4 @@
-"""Options that commands share: which model, with which numbers, until when, how exactly."""
+"""Options shared by several commands: the model, its numbers, the end, the accuracy."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ def time_arguments(parser: argparse.ArgumentParser, default: str = "201") -> Non
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--ts", metavar="A:B:STEP", type=times,
-        help="times to save, 0:10:0.1 (both ends) or 0,0.5,2",
+        help="times to save: 0:10:0.1 (including both ends) or 0,0.5,2",
     )  # fmt: skip
     group.add_argument(
         "--points", metavar="N", type=_points,
-        help=f"that many times, evenly spaced from start to end (default: {default})",
+        help=f"number of times, evenly spaced from start to end (default: {default})",
     )  # fmt: skip
 
 
 def output_arguments(parser: argparse.ArgumentParser, files: str) -> None:
     group = parser.add_argument_group("results")
     group.add_argument(
-        "--out", metavar="DIR", type=Path, help=f"write {files} there; the folder is made"
+        "--out", metavar="DIR", type=Path, help=f"write {files} to this folder, created if missing"
     )
     json_argument(group)
 
@@ -131,7 +131,7 @@ def pair(option: str, text: str, example: str) -> tuple[str, str]:
 
 
 def as_options(text: str) -> str:
-    """What a message says of experiments, as it is written on the command line."""
+    """A message with hints about `Experiment` replaced by command-line options."""
     text = RENAMED.sub(r"--columns '\1=\2'", text)
     return ZERO.sub(r"--t0 \1, or --t0 0", text)
 
@@ -142,10 +142,10 @@ def settings(given: list[str]) -> dict[str, Any]:
     return {name: parse_value(name, text) for name, text in pairs}
 
 
-# -- together -----------------------------------------------------------------------------------
+# -- all options together -----------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A scenario with everything that the command line says about it."""
+    """A scenario with the settings of the command line."""
 
     scenario: Scenario
     reference: str
@@ -196,11 +196,11 @@ def _end(args: argparse.Namespace, scenario: Scenario) -> float:
     if t1 is None and ts is not None:
         t1 = ts[-1]
     if t1 is None:
-        raise UsageError(f"{scenario.name} has no end: add --t1 10, or t1= to the Scenario.")
+        raise UsageError(f"{scenario.name} has no end. Add --t1 10, or t1= to the Scenario.")
     low, high = sorted((float(scenario.start_at(scenario.p).t), float(t1)))
     if ts is not None and (np.min(ts) < low or np.max(ts) > high * (1 + 1e-12)):
         raise UsageError(
-            f"--ts goes from {number(np.min(ts))} to {number(np.max(ts))}, but the run from "
+            f"--ts goes from {number(np.min(ts))} to {number(np.max(ts))}, but the run goes from "
             f"{number(low)} to {number(high)}. Add --t1 {number(np.max(ts))}, or change --ts."
         )
     return float(t1)
@@ -215,14 +215,14 @@ def _method(args: argparse.Namespace, scenario: Scenario) -> Method | None:
 
 
 def method_of(scenario: Scenario) -> Method:
-    """The scenario's own method, or the one that `solve` takes by itself."""
+    """The scenario's own method, or the default of `solve`."""
     if scenario.method is not None:
         return scenario.method
     return default(constrained=scenario.system.constraint is not None)
 
 
 def parse_value(name: str, text: str) -> float | bool | list:
-    """A number, a truth value or a list of numbers, as written on a command line."""
+    """A number, a boolean or a list of numbers, as written on a command line."""
     words = {"true": True, "false": False, "inf": np.inf, "-inf": -np.inf, "nan": np.nan}
     if text.strip().lower() in words:
         return words[text.strip().lower()]

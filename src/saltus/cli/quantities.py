@@ -1,4 +1,4 @@
-"""What a solve comes down to, as a function of numbers in the model that can be differentiated."""
+"""Results of a solve as differentiable functions of numbers in the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def quantities(scenario: Scenario, sol: Solution, ts: Iterable[float] = ()) -> d
     """Outputs, states and integrals at the end, outputs at `ts`, and event times, each a number.
 
     Outputs have precedence where a state has the same name. `h(0.5)` is an output at a time, and
-    `t(bounce #3)` the time of the third bounce. `sol` is one that saves the end only.
+    `t(bounce #3)` the time of the third bounce. `sol` must save the end only.
     """
     outputs = {} if scenario.system.output is None else named(sol.y, "y")
     states = {**named(sol.final.x, "x"), **algebraic_names(sol.final)}
@@ -63,7 +63,7 @@ def event_times(log: EventLog) -> dict[str, Scalar]:
 
 
 def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """The quantities that `names` mean: `h`, all entries `w`, all times `bounce`, `bounce #3`."""
+    """The quantities called `names`: `h`, entries of an array `w`, `bounce`, `bounce #3`."""
     known = list(known)
     found = []
     for name in names:
@@ -84,15 +84,15 @@ def _means(name: str, quantity: str) -> bool:
 # -- numbers in the model -----------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Numbers of a scenario that are varied: a vector of changes, zero for the model as it is.
+    """Numbers of a scenario that are varied, by a vector of changes that is zero for no change.
 
-    A start that is a function of p follows p; a change of `start.v` comes on top.
+    A start that is a function of p follows p; a change of `start.v` is added to it.
     """
 
     scenario: Scenario
     of_p: list[str]
     of_x: list[str]
-    ts: Sequence[float] | np.ndarray = ()  # times at which outputs are results, too
+    ts: Sequence[float] | np.ndarray = ()  # times at which outputs are also results
 
     @property
     def leaves(self) -> dict[str, Any]:
@@ -155,12 +155,12 @@ def inputs(
 
 
 def floats(tree: Tree, root: str) -> list[str]:
-    """The names of what is differentiated without being asked for: floats, not whole numbers."""
+    """The names of the numbers that are differentiated by default: all floats."""
     return [k for k in leaf_names(tree, root) if _is_a(value_of(tree, k, root), jnp.floating)]
 
 
 def whole_numbers(scenario: Scenario) -> list[str]:
-    """The names of what has no derivative because it is written as an integer."""
+    """The names of numbers without a derivative because they are integers."""
     p, x = scenario.p, scenario.start_at(scenario.p).x
     of_p = [k for k in leaf_names(p, "p") if _is_a(value_of(p, k, "p"), jnp.integer)]
     of_x = [k for k in leaf_names(x, "x") if _is_a(value_of(x, k, "x"), jnp.integer)]

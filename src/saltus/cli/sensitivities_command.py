@@ -24,8 +24,8 @@ from .figures import sensitivity_figure
 from .quantities import Inputs, chosen, inputs, quantities, whole_numbers
 
 EXAMPLES = """\
-  saltus sensitivities ball.py                          everything by everything
-  saltus sensitivities ball.py --of h,integral --by e   some of it
+  saltus sensitivities ball.py                          all results by all numbers
+  saltus sensitivities ball.py --of h,integral --by e   some of them
   saltus sensitivities ball.py --of "bounce #3"         the time of the third bounce
   saltus sensitivities ball.py --by g,start.h --t1 2    by a parameter and by an initial value
   saltus sensitivities ball.py --of h --ts 1:7:1        also at times before the end
@@ -52,10 +52,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "times (default: all)",
     )  # fmt: skip
     parser.add_argument(
-        "--by", metavar="NAMES", help="which parameters and start.NAME (default: all floats)"
+        "--by", metavar="NAMES", help="by which parameters and start.NAME (default: all floats)"
     )
     options.run_arguments(parser)
-    options.time_arguments(parser, "none but the end")
+    options.time_arguments(parser, "only the end")
     options.output_arguments(parser, "sensitivities.csv and sensitivities.png")
 
 
@@ -65,7 +65,7 @@ def _run(args: argparse.Namespace) -> Outcome:
     varied = inputs(setup.scenario, by)
     if not varied.names:
         raise UsageError(
-            f"{setup.scenario.name} has no float to differentiate by: write numbers as 2.0, not 2."
+            f"{setup.scenario.name} has no float to differentiate by. Write numbers as 2.0, not 2."
         )
     run = solution_output.solved(setup)
     if run.error:
@@ -93,7 +93,7 @@ def _run(args: argparse.Namespace) -> Outcome:
 
 
 def reached(sol: Solution, ts: np.ndarray | None, points: int | None) -> np.ndarray:
-    """The times asked for that the solution has; none unless asked for."""
+    """The requested times that the solution reached; empty if none were requested."""
     if ts is None:
         return np.linspace(float(sol.start), float(sol.last.t), points) if points else np.zeros(0)
     low, high = sorted((float(sol.start), float(sol.last.t)))
@@ -101,7 +101,7 @@ def reached(sol: Solution, ts: np.ndarray | None, points: int | None) -> np.ndar
 
 
 def sensitivities(varied: Inputs, names: list[str]) -> Sensitivities:
-    """The results `names` and their derivatives, by the sweep that is cheaper."""
+    """The results `names` and their derivatives, by the cheaper sweep."""
 
     def results(change: Vector) -> tuple[Vector, Vector]:
         found = varied.results(change)
@@ -117,7 +117,7 @@ def sensitivities(varied: Inputs, names: list[str]) -> Sensitivities:
 
 
 def left_out(varied: Inputs, by: str | None) -> list[str]:
-    """A note on numbers that were not differentiated by because they are whole."""
+    """A note on numbers that were left out because they are integers."""
     if by:
         return []
     whole = whole_numbers(varied.scenario)
@@ -131,7 +131,7 @@ def left_out(varied: Inputs, by: str | None) -> list[str]:
 
 # -- what is shown ------------------------------------------------------------------------------
 def as_text(found: Sensitivities, units: Units) -> str:
-    """Tables as wide as the terminal, one below the other."""
+    """Tables no wider than the terminal, one below the other."""
     rows = [
         [_label(name, units), number(value, 6, True), *(number(v, 6, True) for v in row)]
         for name, value, row in zip(
@@ -155,7 +155,7 @@ def _label(name: str, units: Units) -> str:
 
 
 def _blocks(cells: list[list[str]]) -> list[list[int]]:
-    """Which columns stand beside each other; the first one is repeated in each block."""
+    """Which columns are in each block; the first one is repeated in every block."""
     width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
     widths = [max(len(line[k]) for line in cells) + 2 for k in range(len(cells[0]))]
     blocks: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""`saltus simulate`: solve a model, and show or keep what happened."""
+"""`saltus simulate`: solve a model, and show or save the results."""
 
 from __future__ import annotations
 

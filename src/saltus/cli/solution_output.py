@@ -1,4 +1,4 @@
-"""Solutions as the command line hands them out: solved, sampled, written to a folder, as JSON."""
+"""Solutions as output of the command line: solved, sampled, written to a folder, as JSON."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SAVED_POINTS = 201
 
 @dataclasses.dataclass(frozen=True)
 class Solved:
-    """A solution, why it stopped early, if it did, and where it is looked at.
+    """A solution, why it stopped early, if it did, and the times at which it is sampled.
 
-    Without `ts` that is at `points` times, from the start to where it got.
+    Without `ts` these are `points` times, from the start to the last time reached.
     """
 
     sol: Solution
@@ -57,7 +57,7 @@ class Solved:
 
 
 def solved(setup: Setup, ts: np.ndarray | None = None, points: int | None = None) -> Solved:
-    """Solve, also if it fails on the way."""
+    """Solve; if that fails, keep the partial solution."""
     error = None
     with said(f"simulating {setup.scenario.name}"):
         try:
@@ -70,7 +70,7 @@ def solved(setup: Setup, ts: np.ndarray | None = None, points: int | None = None
 
 # -- files --------------------------------------------------------------------------------------
 def write(run: Solved, folder: Path) -> tuple[list[Path], list[str]]:
-    """Everything about a solution as files in `folder`, and notes on what could not be written."""
+    """Writes a solution to files in `folder`; returns them, and notes on what is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     sol = run.sol
     files = [
@@ -86,7 +86,7 @@ def write(run: Solved, folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def picture(path: Path, draw: Callable[[], Figure]) -> tuple[Path | None, list[str]]:
-    """A figure as a file, or a note why there is none."""
+    """Writes a figure to a file; returns it, or a note why it is missing."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # files only, no window
     try:
         plt = pyplot()

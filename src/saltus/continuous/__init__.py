@@ -1,4 +1,4 @@
-"""Derivatives by the papers' continuous forward and adjoint equations."""
+"""Derivatives by continuous variational and adjoint equations, as in the literature."""
 
 from .api import adjoint, drift, forward, hessian, hvp
 from .multipliers import Adjoints, adjoints

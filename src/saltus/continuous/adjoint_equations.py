@@ -32,9 +32,9 @@ def flow_adjoint(
     way: Continuous, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
     lam: Leaves, end: Leaves,
 ) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
-    """From the end of a row to its start: adjoints, what they add to the gradient, the state.
+    """The adjoints at the start of a row, what the row adds to the gradient, and the state there.
 
-    `end` is the state at the end of the row where states are integrated backward, else empty.
+    `end` is the state at the end of the row if states are integrated backward, else empty.
     """
     length = length_of(spec, masks, row, s, theta)
     dense, moves = inside(spec, masks, row, length), field(spec, masks, row)
@@ -65,10 +65,10 @@ def flow_adjoint(
 
 
 def _judge(rtol: float, n: int, mask: Mask, theta: Leaves, lam: Leaves) -> Callable:
-    """The error of adjoints (the first `n` leaves) and of a gradient.
+    """A function that measures the error of adjoints (the first `n` leaves) and of a gradient.
 
-    A gradient is nothing where parameters that change by their own size change the loss less than
-    states of size `ABSOLUTE_FLOOR` do."""
+    A gradient counts as zero if changing the parameters by their own size changes the loss less
+    than changing the states by `ABSOLUTE_FLOOR`."""
     used = masked(theta, mask)
     most = jnp.max(jnp.stack([jnp.max(jnp.abs(v), initial=0.0) for v in lam]))
     sizes = [jnp.max(jnp.abs(v), initial=0.0) for v in used]
@@ -94,7 +94,7 @@ def _pull(moves: Callable, mask: Mask, theta: Leaves, length: Scalar) -> Pull:
 def _at_save_time(
     spec: Spec, masks: tuple[Mask, ...], row: RowData, end: Leaves, theta: Leaves, lam: Leaves
 ) -> tuple[Leaves, Leaves]:
-    """A value at a save time is one at a fixed length of the row, moved (M84)."""
+    """The adjoints at the end of a row that ends at a save time, which may depend on p (M84)."""
     late = late_by_time(spec, len(spec.model.actions) - 1, row)
     moved, gradient = transposed(arrival(spec, masks, row, late), masks[-1], end, theta, lam)
     read = row.is_read
@@ -116,7 +116,7 @@ def transposed(
 def _interpolating(
     judge: Callable, pull: Pull, at: Callable, lam: Leaves, gradient: Leaves
 ) -> tuple[Leaves, Leaves]:
-    """Adjoints and gradient side by side, states from the dense solution."""
+    """Adjoints and gradient integrated together, with states from the dense solution."""
     n = len(lam)
 
     def slope(u: Scalar, y: Leaves) -> Leaves:
@@ -130,7 +130,7 @@ def _interpolating(
 def _quadrature(
     judge: Callable, pull: Pull, at: Callable, lam: Leaves, gradient: Leaves
 ) -> tuple[Leaves, Leaves]:
-    """Adjoints alone; the gradient is summed up over each accepted step."""
+    """Adjoints integrated alone; the gradient is a quadrature over each accepted step."""
     n = len(lam)
     zeros = tuple(jnp.zeros_like(v) for v in gradient)
     alone = lambda error, old, new: judge((*error, *zeros), (*old, *zeros), (*new, *zeros))
@@ -161,7 +161,7 @@ def _together(
     lam: Leaves,
     gradient: Leaves,
 ) -> tuple[Leaves, Leaves, Leaves]:
-    """States, adjoints and gradient, all backward."""
+    """States, adjoints and gradient, all integrated backward."""
     n = len(lam)
 
     def slope(u: Scalar, y: Leaves) -> Leaves:
@@ -179,7 +179,7 @@ def _together(
 def _stiff(
     rest: Callable, pull: Pull, at: Callable, lam: Leaves, gradient: Leaves
 ) -> tuple[Leaves, Leaves]:
-    """Stiff equations and systems with a constraint; the gradient is summed up at the stages."""
+    """For stiff equations and systems with a constraint; the gradient is summed at the stages."""
     flat, back = ravel_pytree(lam)
 
     def parts(u: Scalar) -> tuple[Any, Any]:

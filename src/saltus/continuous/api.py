@@ -1,4 +1,4 @@
-"""Derivatives of any function that solves, by continuous equations."""
+"""Derivatives by continuous equations, for any function that calls `saltus.solve`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def forward(fn: Loss, p: Params, *, rtol: float = 1e-10) -> Tree:
     """The Jacobian of `fn(p)` by variational equations, like `jax.jacfwd(fn)(p)`.
 
     `fn` calls `saltus.solve` and may return any pytree of numbers: saved values, event times, ...
-    All columns are integrated side by side.
+    `p` are its parameters. All columns are integrated together. `rtol` is the tolerance of the
+    variational equations.
     """
     numbers, run = _prepared(fn, p, "forward", any_result=True)
     with asking(Continuous(rtol=rtol)):
@@ -37,9 +38,10 @@ def adjoint(
 ) -> tuple[Any, Any]:
     """`(loss(p), gradient)` by adjoint equations, like `jax.value_and_grad(loss)(p)`.
 
-    `variant` is "interpolating", "quadrature" or "backsolve" (see `Continuous`). The last one warns
-    where states that are integrated backward come back elsewhere: it does not suit systems whose
-    errors decay in time.
+    `loss` is a function of the parameters `p` that calls `saltus.solve` and returns a number.
+    `variant` is "interpolating", "quadrature" or "backsolve", and `rtol` the tolerance of the
+    adjoint equations (see `Continuous`). "backsolve" warns if states that are integrated backward
+    do not return to where they were: it does not suit systems whose errors decay in time.
     """
     numbers, run = _prepared(loss, p, "adjoint")
     with asking(Continuous(variant, rtol)):
@@ -47,7 +49,10 @@ def adjoint(
 
 
 def hessian(loss: Loss, p: Params, *, variant: str = "interpolating", rtol: float = 1e-10) -> Tree:
-    """The Hessian of `loss(p)`, forward over adjoint: all columns side by side (M86)."""
+    """The Hessian of `loss(p)`, forward over adjoint, with all columns together (M86).
+
+    The arguments are those of `adjoint`.
+    """
     numbers, run = _prepared(loss, p, "hessian")
     with asking(Continuous(variant, rtol)):
         return jax.hessian(run)(numbers)
@@ -56,7 +61,10 @@ def hessian(loss: Loss, p: Params, *, variant: str = "interpolating", rtol: floa
 def hvp(
     loss: Loss, p: Params, v: Tree, *, variant: str = "interpolating", rtol: float = 1e-10
 ) -> Tree:
-    """The Hessian of `loss(p)` times `v`, forward over adjoint (M86)."""
+    """The Hessian of `loss(p)` times `v`, forward over adjoint (M86).
+
+    `v` has the structure of `p`; the other arguments are those of `adjoint`.
+    """
     numbers, run = _prepared(loss, p, "hvp")
     along, _ = numbers_of(v, "continuous.hvp")
     if jax.tree.structure(along) != jax.tree.structure(numbers):
@@ -75,7 +83,7 @@ def hvp(
 def _prepared(
     fn: Loss, p: Params, owner: str, any_result: bool = False
 ) -> tuple[Any, Callable[[Any], Any]]:
-    """The numbers in p, and the function of them."""
+    """The float leaves of p, and `fn` as a function of them."""
     owner = f"continuous.{owner}"
     numbers, whole = numbers_of(p, owner)
     seen = solving(fn, owner)
@@ -85,7 +93,7 @@ def _prepared(
 
 
 def solving(fn: Loss, owner: str) -> Loss:
-    """The function, which raises an error if it never calls `saltus.solve`."""
+    """The function `fn`, which now raises an error if it does not call `saltus.solve`."""
     if not callable(fn):
         raise TypeError(
             f"{owner}: the function is {type(fn).__name__}, expected a function of p that calls "
@@ -106,7 +114,7 @@ def solving(fn: Loss, owner: str) -> Loss:
 
 
 def _solves(jaxpr: Jaxpr) -> bool:
-    """Whether there is a solve in a program, also in parts that were compiled before."""
+    """Whether a program contains a solve, including in parts that were compiled before."""
     for eqn in jaxpr.eqns:
         if eqn.primitive in (simulate_p, tape_p):
             return True
@@ -118,9 +126,10 @@ def _solves(jaxpr: Jaxpr) -> bool:
 
 
 def drift(sol: Solution, *, rtol: float = 1e-10) -> float:
-    """How far states that are integrated backward drift from those of a solution, in tolerances.
+    """How far states that are integrated backward drift from those of `sol`, in tolerances.
 
-    Where this is large, `variant="backsolve"` is not to be trusted.
+    If this is large, do not use `variant="backsolve"`. `rtol` is the tolerance of the backward
+    integration.
     """
     if not isinstance(sol, Solution):
         raise TypeError(

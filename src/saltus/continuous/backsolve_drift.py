@@ -20,7 +20,7 @@ MAX_DRIFT = 1e3  # in tolerances
 
 
 def drifted(way: Continuous, sol: Solution) -> float | None:
-    """How far a backsolve drifts from the recorded states, in tolerances; None if traced."""
+    """How far a backsolve drifts from the recorded states, in tolerances; `None` if traced."""
     tape = jax.tree.map(jax.lax.stop_gradient, sol.tape)
     rtol, atol = jax.tree.map(jax.lax.stop_gradient, (sol.tolerance[0], tuple(sol.tolerance[1])))
     if is_traced((tape, rtol, atol)):
@@ -36,14 +36,14 @@ def drifted(way: Continuous, sol: Solution) -> float | None:
 
 
 def warn_of_drift(way: Continuous, sol: Solution) -> None:
-    """Warns where a backsolve cannot be trusted; inside `jit` there is no warning."""
+    """Warns if a backsolve cannot be trusted; inside `jit` there is no warning."""
     off = drifted(way, sol)
     if off is None or off <= MAX_DRIFT:
         return
-    size = f"{off:.1g} tolerances" if np.isfinite(off) else "any bound"
+    size = f"of up to {off:.1g} tolerances" if np.isfinite(off) else "that are not finite"
     warnings.warn(
-        f'Continuous: with variant="backsolve" the states come back up to {size} away from where '
-        "they were, and derivatives with them: errors that decay forward in time grow backward. "
+        f'Continuous: with variant="backsolve" the states return with errors {size}, '
+        "and so do derivatives: errors that decay forward in time grow backward. "
         'Write variant="interpolating".',
         RuntimeWarning,
         stacklevel=4,

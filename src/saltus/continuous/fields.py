@@ -1,7 +1,7 @@
 """A row between jumps as a motion along a vector field, at every level of derivatives.
 
-The state of a row is `s = (tau, w)`, and it moves with `G = (1, f, 0)`: discrete floats and pending
-times stand still. Level r + 1 carries a tangent along, as the variational equations say (M81):
+The state of a row is `s = (tau, w)`, and its velocity is `G = (1, f, 0)`: discrete floats and
+pending times are constant. Level r + 1 adds a tangent, by the variational equations (M81):
 `G_{r+1}(s, ds) = (G_r, J G_r (ds, dtheta))`.
 """
 
@@ -22,7 +22,7 @@ from ..sweep.rows import Mask, RowData, halves, lift, par_of, save_time
 
 
 def explicit(spec: Spec) -> bool:
-    """Whether equations are integrated by an explicit method, as the states were."""
+    """Whether the equations are integrated by an explicit method, because the states were."""
     return isinstance(spec.stepper, ExplicitStepper)
 
 
@@ -39,7 +39,7 @@ def _base(spec: Spec, row: RowData, degree: int) -> Callable:
 
 
 def _lifted(fn: Callable, spec: Spec, masks: tuple[Mask, ...]) -> Callable:
-    """The same with tangents carried along: one level for each mask but the last."""
+    """`fn` with tangents added: one level for each mask but the last."""
     n_s, n_theta = 1 + spec.model.n_w, len(masks[0])
     for mask in masks[:-1]:
         fn = lift(fn, n_s, n_theta, mask)
@@ -48,7 +48,7 @@ def _lifted(fn: Callable, spec: Spec, masks: tuple[Mask, ...]) -> Callable:
 
 
 def field(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> Callable:
-    """`G(s, theta)`: how the state of this level moves in time."""
+    """`G(s, theta)`: the velocity of the state at this level."""
     return _lifted(_base(spec, row, len(masks)), spec, masks)
 
 
@@ -76,7 +76,7 @@ def reads(spec: Spec, masks: tuple[Mask, ...]) -> bool:
 def length_of(
     spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves
 ) -> Scalar:
-    """How long a row is: up to a save time, or as recorded."""
+    """The length of a row: up to a save time, or as recorded."""
     if not reads(spec, masks):
         return row.h
     left = jax.lax.stop_gradient(save_time(spec, theta, row) - s[0])
@@ -84,7 +84,7 @@ def length_of(
 
 
 def late_by_guard(spec: Spec, k: int, row: RowData, degree: int) -> Callable:
-    """`delta(s, theta, ds, dtheta)`: how much later the guard of action `k` is zero (M83)."""
+    """`delta(s, theta, ds, dtheta)`: the change of the time when guard `k` is zero (M83)."""
     model = spec.model
     move = _base(spec, row, degree)
 
@@ -102,7 +102,7 @@ def late_by_guard(spec: Spec, k: int, row: RowData, degree: int) -> Callable:
 
 
 def late_by_time(spec: Spec, k: int, row: RowData) -> Callable:
-    """The same where the time of an action, or a save time, is known ahead."""
+    """The same if the time of the action, or a save time, is known in advance."""
     model = spec.model
 
     def left(s: Leaves, theta: Leaves) -> Scalar:
@@ -117,11 +117,11 @@ def late_by_time(spec: Spec, k: int, row: RowData) -> Callable:
 
 
 def arrival(spec: Spec, masks: tuple[Mask, ...], row: RowData, delta: Callable) -> Callable:
-    """`(s, theta, ds, dtheta) -> ds` at a place that is reached later by `delta` (M83).
+    """`(s, theta, ds, dtheta) -> ds` at an event whose time changes by `delta` (M83).
 
-    The tangent of a state at a fixed time since the last jump becomes that of the state at the
-    event: `ds + G delta`. One level up, the map that does this is differentiated in turn, along
-    tangents that are moved to the event alike.
+    The tangent of the state at a fixed time since the last jump becomes that of the state at the
+    event: `ds + G delta`. One level up, this map itself is differentiated, along tangents that are
+    moved to the event in the same way.
     """
     n_s, n_theta = 1 + spec.model.n_w, len(masks[0])
     base = (n_s, n_theta)
@@ -149,7 +149,7 @@ def _arriving(here: Callable, moves: Callable, delta: Callable, base: tuple[int,
 
 
 def _carrying(here: Callable, there: Callable, n_s: int, n_theta: int, mask: Mask) -> Callable:
-    """The state just at the event, one level up."""
+    """The state at the event, one level up."""
 
     def both(s: Leaves, theta: Leaves) -> Leaves:
         first = s[:n_s]

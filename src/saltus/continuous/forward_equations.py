@@ -21,7 +21,7 @@ def flow_tangent(
     rtol: float, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
     ds: Leaves, dtheta: Leaves,
 ) -> Leaves:  # fmt: skip
-    """The tangent at the end of a row; where that is a save time, at that time."""
+    """The tangent at the end of a row, or at the save time where it ends."""
     length = length_of(spec, masks, row, s, theta)
     along = _explicit if explicit(spec) else _implicit
     end, out = along(rtol, spec, masks, row, length, s, theta, ds, dtheta)
@@ -36,7 +36,7 @@ def _explicit(
     rtol: float, spec: Spec, masks: tuple[Mask, ...], row: RowData, length: Scalar, s: Leaves,
     theta: Leaves, ds: Leaves, dtheta: Leaves,
 ) -> tuple[Leaves, Leaves]:  # fmt: skip
-    """States and tangents side by side."""
+    """States and tangents integrated together."""
     n, moves = len(s), field(spec, masks, row)
 
     def slope(u: Scalar, y: Leaves) -> Leaves:
@@ -57,7 +57,7 @@ def _implicit(
     rtol: float, spec: Spec, masks: tuple[Mask, ...], row: RowData, length: Scalar, s: Leaves,
     theta: Leaves, ds: Leaves, dtheta: Leaves,
 ) -> tuple[Leaves, Leaves]:  # fmt: skip
-    """Tangents along the dense solution: stiff equations, and systems with a constraint."""
+    """Tangents along the dense solution, for stiff equations and systems with a constraint."""
     moves, dense = field(spec, masks, row), inside(spec, masks, row, length)
     flat, back = ravel_pytree(ds)
     zeros = tuple(jnp.zeros_like(d) for d in dtheta)

@@ -1,7 +1,7 @@
-"""Linear differential equations over one row, under their own error control.
+"""Linear differential equations over one row, with an error control of their own.
 
-`u` runs over the row from 0 to 1. What is integrated is a tuple of leaves; its tolerance is
-relative to its own size, since tangents and adjoints scale with what they are started from.
+`u` runs over the row from 0 to 1. The unknown is a tuple of leaves; its tolerance is relative to
+its own size, since tangents and adjoints are proportional to their initial values.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..methods.explicit_methods import tsit5
 
 MAX_STEPS_PER_ROW = 10_000
 MIN_STEP = 1e-9  # relative to the length of the row
-ROUNDING_SHARE = 0.3  # of the error left after halving: then it is rounding
-LEAF_FLOOR = 1e-3  # relative to the largest entry of a leaf: smaller ones share its tolerance
+ROUNDING_SHARE = 0.3  # if a shorter step leaves more than this share of an error, it is rounding
+LEAF_FLOOR = 1e-3  # relative to the largest entry of a leaf: added to the scale of each entry
 STATE_FLOOR = 1e-5  # the same, relative to the largest entry of all
 MIN_RTOL_ROUNDINGS = 16  # in units of rounding: the smallest relative tolerance
-ABSOLUTE_FLOOR = 1e-6  # smaller states need no relative accuracy
+ABSOLUTE_FLOOR = 1e-6  # of states: smaller ones need no relative accuracy
 
 
 class Advance(NamedTuple):
@@ -38,7 +38,7 @@ Step = Callable[[Any, Any, Leaves], Advance]  # (u, h, y)
 def over_row(step: Step, y: Leaves, order: int) -> Leaves:
     """From `u = 0` to `u = 1`; NaN where no step meets the tolerance.
 
-    An error that shorter steps do not make smaller is rounding: such a step is taken.
+    An error that shorter steps do not reduce is rounding: the step is then accepted.
     """
 
     def going(state: tuple) -> Flag:
@@ -71,8 +71,8 @@ def over_row(step: Step, y: Leaves, order: int) -> Leaves:
 def norm(error: Leaves, old: Leaves, new: Leaves, rtol: float, floor: Leaves = ()) -> Scalar:
     """The largest error in units of `rtol`, relative to entries, leaves and the whole.
 
-    What is below `floor`, one for each leaf, needs no digits: tangents that start from nothing
-    grow with a power of time, and no step is short enough to have a relative accuracy then.
+    Entries below `floor` (one value per leaf) need no relative accuracy: tangents that start at
+    zero grow with a power of time, and no first step is short enough for a relative tolerance.
     """
     tops = [
         jnp.maximum(jnp.max(jnp.abs(a), initial=0.0), jnp.max(jnp.abs(b), initial=0.0))
@@ -90,8 +90,8 @@ def norm(error: Leaves, old: Leaves, new: Leaves, rtol: float, floor: Leaves = (
 
 
 def nothing(theta: Leaves, dtheta: Leaves, count: int) -> Leaves:
-    """Tangents that are nothing: those that change states of size 1 by `ABSOLUTE_FLOOR` when the
-    parameters that move change by their own size."""
+    """The size below which tangents count as zero: the size at which a change of the moving
+    parameters by their own size changes states of size 1 by `ABSOLUTE_FLOOR`."""
     step, size = jnp.zeros(()), jnp.zeros(())
     for v, d in zip(theta, dtheta, strict=False):
         moves = jnp.abs(d) > 0
@@ -102,7 +102,7 @@ def nothing(theta: Leaves, dtheta: Leaves, count: int) -> Leaves:
 
 
 def explicit_step(slope: Callable[[Any, Leaves], Leaves], judge: Callable) -> Step:
-    """Tsitouras' method; `judge(error, old, new)` says how large the error is."""
+    """A step of Tsitouras' method; `judge(error, old, new)` measures its error."""
     tab = tsit5()
 
     def step(u: Scalar, h: Scalar, y: Leaves) -> Advance:

@@ -1,7 +1,7 @@
 """Stiff linear equations over one row: Radau IIA of order 5 as a collocation method.
 
-The equations are linear, `y' = A(u) y + b(u)`, so that a step is one linear system for its three
-stages. The error is what two half steps change.
+The equations are linear, `y' = A(u) y + b(u)`, so a step is one linear system for its three stages.
+The error is the difference between one step and two half steps.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def _one(h: Scalar, y: Vector, matrices: Array, pushes: Array) -> Vector:
 
 
 def collocation_step(parts: Linear, judge: Callable, sums: Callable | None = None) -> Callable:
-    """A step of two halves, judged by what one whole step would have given.
+    """Two half steps, whose error is estimated by comparison with one whole step.
 
-    `sums(u, y)` are integrands that go with the solution: `y` is then `(y, *integrals)`.
+    `sums(u, y)` are integrands to integrate along: `y` is then `(y, *integrals)`.
     """
 
     def step(u: Scalar, h: Scalar, leaves: tuple) -> Advance:
         y, *rest = leaves
         half = 0.5 * h
         at = u + jnp.concatenate([half * NODES, half + half * NODES, h * NODES])
-        matrices, pushes = jax.vmap(parts)(at)  # one look at the model for all nine places
+        matrices, pushes = jax.vmap(parts)(at)  # the model at all nine points at once
         first = _one(half, y, matrices[:3], pushes[:3])
         second = _one(half, first[-1], matrices[3:6], pushes[3:6])
         whole = _one(h, y, matrices[6:], pushes[6:])

@@ -1,7 +1,7 @@
-"""Adjoint variables as the papers write them: `lambda(t)` of the states, `mu(t)` of constraints.
+"""Adjoint variables in the usual form: `lambda(t)` of the states, `mu(t)` of constraints.
 
 With index 1, mu follows from lambda. With index 2, adjoints are determined up to multiples of the
-constraint's gradient, which no motion on the constraint feels; the papers take those with
+constraint's gradient, which do not affect motions on the constraint; the usual choice satisfies
 `f_z^T lambda + g_z = 0` (M87).
 """
 
@@ -38,12 +38,12 @@ MAX_NUMBERS = 12  # that are printed
 
 
 class Adjoints(eqx.Module):
-    """`lambda` and `mu` along a solution; where they jump there are two entries with the same time.
+    """`lambda` and `mu` along a solution; at a jump there are two entries with the same time.
 
     They jump at events, and at times at which the loss reads the solution (saved values, `sol(t)`,
-    `sol.at(t)`, states after events): what is read counts in the entry before, not the one after.
-    `lam` has the structure of x, `mu` that of z (`None` without constraints), with one axis more;
-    `jump` marks entries just before a jump.
+    `sol.at(t)`, states after events): the entry before includes the effect of the read, the one
+    after does not. `lam` has the structure of x, `mu` that of z (`None` without constraints), each
+    with one leading axis; `jump` marks entries just before a jump.
     """
 
     t: HostArray
@@ -52,7 +52,7 @@ class Adjoints(eqx.Module):
     jump: HostArray
 
     def plot(self, names: str | Sequence[str] | None = None) -> Figure:
-        """A figure of all adjoints over time, with gaps at jumps; `names` chooses some."""
+        """A figure of the adjoints over time, with gaps at jumps; `names` selects some of them."""
         plt, chosen = pyplot(), _chosen(self._series(), names)
         figure, axes = plt.subplots(
             len(chosen), 1, sharex=True, squeeze=False, figsize=(7, 1 + 1.6 * len(chosen))
@@ -109,7 +109,7 @@ def _components(name: str, values: Array | HostArray) -> dict[str, HostArray]:
 
 
 def _chosen(series: dict[str, Any], names: str | Sequence[str] | None) -> dict[str, Any]:
-    """Those that `names` ask for: `x`, or `λ of x`."""
+    """The series that `names` select, by names such as `x` or `λ of x`."""
     if names is None:
         return series
     wanted = [names] if isinstance(names, str) else list(names)
@@ -130,10 +130,11 @@ def adjoints(
 ) -> Adjoints:  # fmt: skip
     """`lambda(t)` and `mu(t)` of a loss that is a function of a solution, by adjoint equations.
 
-    Write `adjoints(lambda sol: sol.integral["cost"], sol)`. Entries are at steps, at events, and at
-    times at which the loss reads the solution. Of these, times that only exist inside `jax.vmap` or
-    `jax.jit` get no entries: write `sol(times)` instead of a `vmap` over `sol(t)`. What the loss
-    reads of z at such a time counts in `lam`, as a change of x there, not in `mu`.
+    Write `adjoints(lambda sol: sol.integral["cost"], sol)`. There are entries at steps, at events,
+    and at times at which `loss` reads the solution `sol`; but times known only inside `jax.vmap` or
+    `jax.jit` get none: write `sol(times)` instead of a `vmap` over `sol(t)`. If the loss reads z at
+    such a time, the effect is in `lam`, as a change of x there, not in `mu`. `variant` and `rtol`
+    are as in `Continuous`.
     """
     curve = pulled_back("adjoints", loss, sol, Continuous(variant, rtol))
     model, par = sol.spec.model, jax.tree.map(jax.lax.stop_gradient, sol.tape.par())
@@ -152,8 +153,8 @@ def _check(model: Model) -> None:
     rule = model.constraint
     if rule is not None and (len(set(rule.index)) > 1 or rule.pinned is not None):
         raise ValueError(
-            "adjoints: multipliers are offered for constraints that are all of index 1, or all of "
-            "index 2, in one mode. saltus.costates(loss, sol) gives dL/dx(t) for any."
+            "adjoints: multipliers are only available if all constraints have index 1, or all have "
+            "index 2, in one mode. saltus.costates(loss, sol) gives dL/dx(t) for any system."
         )
 
 
@@ -163,7 +164,7 @@ def _multipliers(model: Model, at: At, par: Par, lam: Leaves) -> tuple[Leaves, L
 
 
 def _at(model: Model, at: At, par: Par, lam: Leaves) -> tuple[Leaves, Leaves]:
-    """Adjoints of x in the papers' form, and those of the constraint."""
+    """Adjoints of x in the usual form, and those of the constraint."""
     rule = model.constraint
     assert rule is not None
     x0, to_x = ravel_pytree(model.x_of(at))

@@ -1,9 +1,9 @@
-"""How a row is differentiated by continuous methods: rules that take the place of the sweeps' own.
+"""How a row is differentiated by continuous methods: rules that replace those of the sweeps.
 
 Between jumps, tangents follow the variational equations and adjoints the adjoint equations, each
 integrated with an error control of its own (M81, M82). At jumps they follow explicit transition
-formulas (M83, M84). Everything that a solution offers, values at save times, integrals, event times
-and states at events, is made of such rows.
+formulas (M83, M84). All results of a solution (values at save times, integrals, event times and
+states at events) are computed from such rows.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class Continuous:
 
     `rtol` is the tolerance of tangents and adjoints, relative to their own size. `variant` says how
     the adjoint equations get the states: "interpolating" reads them from the dense solution and
-    integrates the gradient along; "quadrature" integrates the adjoints alone and sums the gradient
-    up; "backsolve" integrates the states backward together with the adjoints, from jump to jump.
+    integrates the gradient with the adjoints; "quadrature" integrates the adjoints alone and gets
+    the gradient by quadrature; "backsolve" integrates the states backward together with the
+    adjoints, from jump to jump.
     """
 
     variant: str = "interpolating"
@@ -52,13 +53,13 @@ class Continuous:
             raise ValueError(f"Continuous: rtol is {self.rtol!r}, expected 1e-14 to 0.1.")
 
     def carried(self, spec: Spec, state: Leaves) -> Leaves:
-        """What an adjoint sweep takes along with the adjoints, from the end."""
+        """Values that an adjoint sweep carries with the adjoints, starting at the end."""
         if self.variant != "backsolve":
             return ()
         if spec.model.invariant is not None:
             raise ValueError(
-                'Continuous: variant="backsolve" cannot go back through the projections onto '
-                'invariants. Write variant="interpolating".'
+                'Continuous: variant="backsolve" cannot reverse the projections onto invariants. '
+                'Write variant="interpolating".'
             )
         if not explicit(spec):
             raise ValueError(
@@ -69,7 +70,7 @@ class Continuous:
         return state
 
     def look_at(self, sol: Solution) -> None:
-        """Called with every solution that is to be differentiated so."""
+        """Called with every solution that is differentiated in this way."""
         if self.variant == "backsolve" and explicit(sol.spec):
             warn_of_drift(self, sol)
 
@@ -91,7 +92,7 @@ class Continuous:
         self, spec: Spec, masks: tuple[Mask, ...], row: RowData, s: Leaves, theta: Leaves,
         lam: Leaves, held: Leaves,
     ) -> tuple[Leaves, Leaves, Leaves]:  # fmt: skip
-        """Adjoints at the start of a row, what it adds to the gradient, and what is carried on."""
+        """Adjoints at the start of a row, its share of the gradient, and the carried values."""
         flow = lambda: flow_adjoint(self, spec, masks, row, s, theta, lam, held)
         kept = s if held else ()
         cases: list[Callable] = [flow]
@@ -103,12 +104,12 @@ class Continuous:
 
 
 def _choose(row: RowData, cases: list[Callable]) -> Any:
-    """By kind; the last one is the approach of the stop, and short excursions stop elsewhere."""
+    """The case for the kind of row; kinds beyond the last case use the last case."""
     return jax.lax.switch(jnp.clip(row.kind, 0, len(cases) - 1), cases)
 
 
 def _jumps(spec: Spec, masks: tuple[Mask, ...], row: RowData) -> list[tuple[Callable, Any]]:
-    """For each action the transition up to it, and its reset; the stop has none."""
+    """For each action the transition up to it, and its reset (`None` for the stop)."""
     maps, found = branches(spec, masks, row), []
     for k, action in enumerate(spec.model.actions):
         if action.kind == "guard":

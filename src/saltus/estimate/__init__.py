@@ -1,4 +1,4 @@
-"""Estimation and optimisation: from data to parameters, from wishes to inputs."""
+"""Estimation of parameters from data, and optimisation of any loss."""
 
 from .data import Experiment
 from .fitting import fit

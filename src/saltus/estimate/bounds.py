@@ -1,4 +1,4 @@
-"""The box that bounds make of the parameters: points inside of it, and how wide it is."""
+"""The box that bounds define for the parameters: points inside it, and its widths."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def contains(box: Bounded, u: np.ndarray) -> bool:
 
 
 def widths(box: Bounded, u: np.ndarray) -> np.ndarray:
-    """From the lower to the upper bound; where one is missing, the size of `u`, at least 1."""
+    """From the lower to the upper bound; if one is missing, the size of `u`, at least 1."""
     width = box.high - box.low
     return np.where(np.isfinite(width) & (width > 0), width, np.maximum(np.abs(u), 1.0))

@@ -1,6 +1,7 @@
-"""Searches in boxes around the best point, and searches that count their iterations.
+"""Searches in boxes around the best point, and searches with a limited number of iterations.
 
-Boxes are for what smooth optimisers do not manage: optima where the sequence of events changes.
+Boxes are for optima that optimisers for smooth losses miss: those where the sequence of events
+changes.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class Boxed:
 
 
 class Spent(Exception):
-    """The iterations that one start may have are used up."""
+    """The iterations for one start are used up."""
 
 
 class Counted:
-    """A monitor that stops a search after a number of iterations, whichever optimiser counts.
+    """A monitor that stops a search after a number of iterations, with any optimiser.
 
-    Once the sequence of events has changed, half of them are kept for boxes.
+    Once the sequence of events has changed, half of them are reserved for boxes.
     """
 
     def __init__(self, monitor: Monitor, problem: Problem, limit: int):
@@ -76,7 +77,7 @@ class Counted:
 def counted(
     method: Callable, problem: Problem, u: np.ndarray, monitor: Counted, limits: Limits, given: dict
 ) -> Ending:
-    """A search with the iterations that are left; where there are none, its best point."""
+    """A search with the iterations that are left; when these are used up, the best point."""
     few = dataclasses.replace(limits, iterations=min(limits.iterations, monitor.left))
     try:
         if few.iterations > 0:
@@ -89,7 +90,7 @@ def counted(
 def boxed(
     method: Callable, problem: Problem, u: np.ndarray, monitor: Counted, limits: Limits, given: dict
 ) -> Ending:
-    """The optimiser as it is; if it does not arrive, from the best point in boxes."""
+    """The optimiser itself; if it does not converge, a search in boxes from the best point."""
     monitor.boxes = False
     ending = counted(method, problem, u, monitor, limits, given)
     if (
@@ -100,11 +101,11 @@ def boxed(
 
 
 def in_boxes(problem: Problem, u: np.ndarray, monitor: Counted, limits: Limits) -> Ending:
-    """From the best point, in boxes that shrink.
+    """Search from the best point, in boxes of changing size.
 
     Where the sequence of events changes, loss and constraints jump or have a kink, and an optimiser
-    for smooth problems may circle. In a box it can only improve on the best point or not; boxes
-    grow and shrink with that (M59).
+    for smooth problems may cycle. In a box around the best point it either finds a better one, and
+    the box grows, or it does not, and the box shrinks (M59).
     """
     monitor.boxes = True
     size = widths(problem, u)
@@ -134,7 +135,7 @@ def in_boxes(problem: Problem, u: np.ndarray, monitor: Counted, limits: Limits) 
 
 
 def _best(problem: Problem) -> tuple[tuple[float, float], np.ndarray]:
-    """The best point so far, after (violation, loss) there."""
+    """(violation, loss) at the best point so far, and the point."""
     assert problem.best is not None
     return problem.best
 
@@ -146,7 +147,7 @@ def _in_box(inside: ConstrainedTarget, u: np.ndarray, monitor: Any, few: Limits)
 
 
 def _stuck(problem: Problem, u: np.ndarray, size: np.ndarray) -> str:
-    """Why nothing better was found, in words: whether anything jumps along the gradient."""
+    """Why nothing better was found: whether anything jumps along the gradient."""
     slope = problem.gradient(u)[1] * size
     step = size * slope / max(float(np.linalg.norm(slope)), 1e-300)
     jumps = []

@@ -40,7 +40,7 @@ class Problem:
         self._count = 0
         self._seen: tuple = ()
         self._results: tuple = ()  # of all solves
-        self.sequences: set[str] = set()  # of events, since someone emptied it
+        self.sequences: set[str] = set()  # of events, since it was last emptied
         self._programs: dict[str, Callable] = {}
         self.best: tuple[tuple[float, float], np.ndarray] | None = None
         shapes = jax.eval_shape(lambda u: self._all(u)[0], jnp.asarray(free.initial))
@@ -64,15 +64,15 @@ class Problem:
         tuple[Scalar, dict[str, Array]],
         tuple[Mapping[str, Tree], tuple[Seen, ...], tuple[Array, ...]],
     ]:
-        """((value, constraints), (extras, what was seen, the results of all solves))."""
+        """((value, constraints), (extras, the events seen, the results of all solves))."""
         with gathering() as found:
             out = self._run(u)
         value, extras = _parts(out)
         missing = [name for name in self.wanted if name not in extras]
         if missing:
             raise ValueError(
-                f'minimise: the loss returns nothing called "{missing[0]}", which subject_to '
-                f'names. Return loss, {{"{missing[0]}": value}}.'
+                f'minimise: subject_to names "{missing[0]}", but the loss returns nothing with '
+                f'this name. Return loss, {{"{missing[0]}": value}}.'
             )
         held = {name: jnp.asarray(extras[name], dtype=float) for name in self.wanted}
         solutions = jax.tree.leaves(extras, is_leaf=lambda v: isinstance(v, Solution))
@@ -201,7 +201,7 @@ class Problem:
         return reach(lambda s: self._solutions(here + s * along))
 
     def level(self, u: np.ndarray) -> int:
-        """Whether the gradient exists here."""
+        """The level of trust in the gradient here, by a quick check."""
         return level(self._solutions(jnp.asarray(u)))
 
     def _solutions(self, u: Vector) -> list[Solution]:
@@ -210,7 +210,7 @@ class Problem:
         return found
 
     def settle(self, u: np.ndarray) -> None:
-        """Steps are counted from where an optimiser has arrived; see `Cautious`."""
+        """The optimiser is now at `u`, from which steps are measured; see `Cautious`."""
 
     def share(self, u: np.ndarray) -> float:
         return 1.0
@@ -225,7 +225,7 @@ class Problem:
         return self._off(self.constraints(u))
 
     def worst(self, u: np.ndarray) -> str:
-        """The constraint that is violated most, in words."""
+        """The most violated constraint, in words."""
         c = self.constraints(u)
         off = np.where(np.isfinite(c), np.maximum(self.below - c, c - self.above), np.inf)
         k = int(np.argmax(off / self._sizes))
@@ -234,7 +234,7 @@ class Problem:
         return f'"{name}" is {c[k]:.6g}, wanted {wanted}'
 
     def _off(self, c: np.ndarray) -> float:
-        """The largest violation, in units of the constraint's size where that is large."""
+        """The largest violation, relative to the constraint's bound if that is above 1."""
         off = np.maximum(self.below - c, c - self.above) / self._sizes
         return float(np.max(np.where(np.isfinite(c), off, np.inf), initial=0.0))
 
@@ -272,7 +272,7 @@ def _parts(out: LossOutput) -> tuple[Number, Mapping[str, Tree]]:
 
 
 def _kind(value: Any) -> str:
-    """What something is, in a word."""
+    """The kind of a value, for messages."""
     if hasattr(value, "dtype") or isinstance(value, int | float):
         return "an array" if jnp.ndim(value) else "a number"
     return "nothing" if value is None else f"a {type(value).__name__}"
@@ -285,5 +285,5 @@ def _interval(name: str, given: Tree) -> tuple[np.ndarray, np.ndarray]:
     else:
         low = high = given
     if np.any(np.asarray(low) > np.asarray(high)):
-        raise ValueError(f'minimise: subject_to "{name}" wants {low} to {high}: low is above high.')
+        raise ValueError(f'minimise: subject_to "{name}" is {low} to {high}: low is above high.')
     return np.asarray(low, dtype=float), np.asarray(high, dtype=float)

@@ -1,4 +1,4 @@
-"""Optimisers that keep constraints: IPOPT with exact Hessians, and SLSQP."""
+"""Optimisers with constraints: IPOPT with exact Hessians, and SLSQP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .optimisers import (
 IPOPT_SAYS = {
     0: "solved",
     1: "solved to an acceptable level",
-    2: "no point satisfies the constraints nearby: it converged to one of least violation",
+    2: "no point nearby satisfies the constraints: it converged to one of least violation",
     3: "the search direction became too small",
     4: "the iterates diverge",
     5: "stopped by hand",
@@ -90,7 +90,7 @@ def ipopt(
 
 
 def _guarded(caught: list[BaseException], fn: Callable[[], T], otherwise: S) -> T | S:
-    """A call from compiled code: an exception is kept and raised afterwards."""
+    """A call from compiled code: an exception is kept, to be raised afterwards."""
     if caught:
         return otherwise
     try:
@@ -109,7 +109,7 @@ def slsqp(
 
     def loss(u: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = target.gradient(u)
-        return value / size, slope / size  # its first step is as long as the gradient
+        return value / size, slope / size  # its first step has the length of the gradient
 
     def once(
         u: np.ndarray, each: Callable[[np.ndarray], None], left: int
@@ -124,7 +124,7 @@ def slsqp(
 
 
 def _for_slsqp(target: ConstrainedTarget) -> list[dict]:
-    """Equalities and the two sides of inequalities, as SLSQP wants them."""
+    """Equalities and the two sides of inequalities, in the form that SLSQP expects."""
     below, above = target.below, target.above
     equal = below == above
     kinds = []

@@ -1,12 +1,12 @@
-r"""What is looked at again where a search has ended.
+r"""Checks of the point at which a search has ended.
 
 Constraints between saved times: one on `sol.y["h"]` holds at the saved times only. The loss is run
 once more with save times in between; a constraint that then has more entries is one along the
 trajectory.
 
-Whether the point is a minimum: a gradient of zero is also that of a maximum and of a saddle. With
-forces $\lambda$ of the constraints that hold it, the Lagrangian $L = f - \lambda\cdot c$ must curve
-upwards along every direction that they leave free.
+Whether the point is a minimum: the gradient is also zero at a maximum and at a saddle. With
+multipliers $\lambda$ of the active constraints, the Lagrangian $L = f - \lambda\cdot c$ must have
+positive curvature along every direction that they leave free.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from .constrained_loss import Problem
 
 MOST_SAVE_TIMES, MOST_PARTS = 4096, 64  # in all, and of the time between two saved ones
-PROMISED_TOLERANCES = 100.0  # what a gradient may promise at the end of a search
-DENSE_PARAMETERS, LANCZOS_PRODUCTS = 32, 24  # with a whole Hessian; for more of them
+PROMISED_TOLERANCES = 100.0  # the largest decrease that a gradient may predict at a minimum
+DENSE_PARAMETERS, LANCZOS_PRODUCTS = 32, 24  # most for a full Hessian; products if there are more
 EXACT_ZERO, DIFFERENCE_ZERO = (
     1e-6,
     1e-3,
 )  # curvature that is zero, relative to the largest: exact, by differences
 CLEAR_TOLERANCES = 1e4  # a smaller curvature is not relied on
-NOISE_FLOORS = 100.0  # more curvature downwards counts although nothing lower is found
+NOISE_FLOORS = 100.0  # stronger negative curvature counts even if no lower point is found
 DIFFERENCE_STEP = 1e-4  # of gradients
-PROBE_LENGTHS = (0.1, 0.01, 1e-3, 1e-4)  # how far a lower point is looked for
+PROBE_LENGTHS = (0.1, 0.01, 1e-3, 1e-4)  # distances at which a lower point is searched for
 PROBED_DIRECTIONS = 8  # at most
 
 
 def between(problem: Problem, u: np.ndarray) -> list[str]:
-    """What constraints at saved times do between them, in words; nothing where they hold."""
+    """Violations of constraints between saved times, in words; empty if they hold."""
     arrays = [name for name, shape in problem.shapes.items() if len(shape) and max(shape) > 1]
     if not arrays:
         return []
@@ -61,8 +61,8 @@ def between(problem: Problem, u: np.ndarray) -> list[str]:
         )
         with denser(parts), gathering() as found:
             held = problem.held(jnp.asarray(u))
-    except Exception as error:  # a loss that compares saved values with data of their number
-        return [f"Constraints could not be looked at between saved times ({first_line(error)})."]
+    except Exception as error:  # such as a loss that expects a fixed number of saved values
+        return [f"Constraints could not be checked between saved times ({first_line(error)})."]
     notes = []
     for name, axis in along.items():
         values = np.moveaxis(np.asarray(held[name]), axis, 0)
@@ -103,7 +103,7 @@ def _worst(
         entry = "" if flat.shape[1] == 1 else f" (entry {column})"
         return [
             f"{name}{entry} {sign} {limit[row, column]:.6g} holds at the saved times; between them "
-            f"it {moves} to {flat[row, column]:.6g}{when}; use sol.{use}, which looks at the whole "
+            f"it {moves} to {flat[row, column]:.6g}{when}; use sol.{use}, which covers the whole "
             "trajectory."
         ]
     return []
@@ -112,10 +112,10 @@ def _worst(
 def look(problem: Problem, u: np.ndarray, tolerance: float) -> Look:
     """Whether a point at which a search ended is a minimum; if not, a lower point near it.
 
-    Differences of gradients cost no compilation, and do where they leave no doubt; otherwise it is
-    the exact Hessian, where there is one. Beyond `DENSE_PARAMETERS`, products find the least
-    eigenvalues (Lanczos). Along directions that do not curve upwards the loss is looked at both
-    ways: what falls there is no minimum, whatever the curvature.
+    Differences of gradients need no compilation, and are used if their result is clear; otherwise
+    the exact Hessian is used, if there is one. With more than `DENSE_PARAMETERS` parameters, the
+    least eigenvalues are found by products (Lanczos). Along directions without clearly positive
+    curvature the loss is evaluated on both sides: if it falls, the point is not a minimum.
     """
     at = standing(problem, u)
     found = Look("unknown")
@@ -130,20 +130,20 @@ def look(problem: Problem, u: np.ndarray, tolerance: float) -> Look:
             break
     rank = np.linalg.matrix_rank(at.rows) if at.which.size else 0
     if found.kind == "falls" and found.lower is None and rank < at.which.size:
-        return Look("unknown", why="its constraints depend on each other")
+        return Look("unknown", why="its constraints are dependent")
     if found.kind == "minimum" and _many(problem, u):
-        far = f", as far as {LANCZOS_PRODUCTS} of {u.size} directions say"
+        far = f", judging by {LANCZOS_PRODUCTS} of {u.size} directions"
         return dataclasses.replace(found, why=far)
     return found
 
 
 def _least(problem: Problem, u: np.ndarray, tolerance: float) -> float:
-    """A gain that an optimiser should not have left."""
+    """The smallest decrease of the loss that counts."""
     return PROMISED_TOLERANCES * tolerance * max(1.0, abs(problem.value(u)))
 
 
 def _promised(problem: Problem, u: np.ndarray, at: Standing, bend: Bend) -> float:
-    """How much lower the loss should be near, by what forces leave of its gradient."""
+    """How much the loss should fall nearby, by the part of its gradient that is not balanced."""
     slope = bend.directions @ (problem.gradient(u)[1] - at.forces @ at.rows)
     curved = np.where(bend.values > bend.floor, bend.values, np.inf)
     straight = np.where(bend.values > bend.floor, 0.0, PROBE_LENGTHS[-1] * np.abs(slope))
@@ -151,13 +151,13 @@ def _promised(problem: Problem, u: np.ndarray, at: Standing, bend: Bend) -> floa
 
 
 def _many(problem: Problem, u: np.ndarray) -> bool:
-    """Whether a whole Hessian would cost too much."""
+    """Whether a full Hessian would cost too much."""
     return u.size > DENSE_PARAMETERS and not problem.has_hessian()
 
 
 @dataclasses.dataclass(frozen=True)
 class Bend:
-    """Curvature along free directions (rows), least first; below `floor` it is none."""
+    """Curvature along free directions (rows), least first; below `floor` it counts as zero."""
 
     values: np.ndarray
     directions: np.ndarray
@@ -167,7 +167,7 @@ class Bend:
 def curvature(problem: Problem, u: np.ndarray, at: Standing, held: np.ndarray) -> Bend | None:
     """The curvature of the Lagrangian where `held` constraints stay as they are.
 
-    Differences of gradients need no compilation: where they are clearly upwards, they settle it.
+    Differences of gradients need no compilation: if they are clearly positive, they suffice.
     """
     weights = np.zeros(problem.below.size)
     own = at.which < weights.size
@@ -179,7 +179,7 @@ def curvature(problem: Problem, u: np.ndarray, at: Standing, held: np.ndarray) -
     for product, none in [exact, rough] if problem.has_hessian() else [rough, exact]:
         try:
             values, vectors = _spectrum(product, rows, u.size, many)
-        except Exception:  # second derivatives are refused, or a simulation fails
+        except Exception:  # there are no second derivatives, or a simulation fails
             continue
         if np.all(np.isfinite(values)):
             largest = max(
@@ -200,7 +200,7 @@ def _exact(problem: Problem, u: np.ndarray, weights: np.ndarray, many: bool) -> 
 
 
 def _differences(problem: Problem, u: np.ndarray, weights: np.ndarray, most: list) -> Callable:
-    """The same from gradients on both sides, where the bounds allow; `most` is what they divide."""
+    """The same from gradients on both sides, within the bounds; `most` collects their sizes."""
 
     def slope(v: np.ndarray) -> np.ndarray:
         return problem.gradient(v)[1] + weights @ problem.constraint_jacobian(v)
@@ -255,7 +255,7 @@ def _lanczos(product: Callable, project: Callable, n: int) -> tuple[np.ndarray, 
 
 
 def _probe(problem: Problem, u: np.ndarray, at: Standing, bend: Bend, tolerance: float) -> Look:
-    """Both ways along every direction in which the curvature is not clearly upwards."""
+    """The loss on both sides along every direction without clearly positive curvature."""
     value = problem.value(u)
     flat: Look | None = None
     for bent, along in zip(bend.values[:PROBED_DIRECTIONS], bend.directions, strict=False):
@@ -279,7 +279,7 @@ def _probe(problem: Problem, u: np.ndarray, at: Standing, bend: Bend, tolerance:
 
 
 def _lengths(problem: Problem, u: np.ndarray, along: np.ndarray) -> list[float]:
-    """How far to look: in units of the parameters, and of the widths of their bounds."""
+    """Distances to probe: in units of the parameters, and of the widths of their bounds."""
     width = problem.high - problem.low
     known = np.isfinite(width) & (np.abs(along) > 1e-3)
     wide = [float(np.min(width[known] / np.abs(along[known])))] if np.any(known) else []
@@ -290,7 +290,7 @@ def _lengths(problem: Problem, u: np.ndarray, along: np.ndarray) -> list[float]:
 
 
 def _drop(problem: Problem, u: np.ndarray, there: np.ndarray) -> float:
-    """How much lower the loss is there; nothing where constraints are violated more."""
+    """How much lower the loss is there; zero if constraints are violated more."""
     try:
         if not problem.violation(there) <= max(VIOLATION_LIMIT, problem.violation(u)):
             return -np.inf
@@ -301,7 +301,7 @@ def _drop(problem: Problem, u: np.ndarray, there: np.ndarray) -> float:
 
 
 def _kept(problem: Problem, at: Standing, u: np.ndarray) -> np.ndarray:
-    """A point near `u` within the bounds, on the constraints that hold firmly."""
+    """A point near `u` within the bounds, on the active constraints."""
     u = clipped(problem, u)
     own = at.which[at.firm & (at.which < problem.below.size)]
     for _ in range(4 if own.size else 0):

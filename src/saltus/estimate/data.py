@@ -1,4 +1,4 @@
-"""Experiments as users describe them: what was measured, and how the real system was run."""
+"""Experiments as given by users: what was measured, and how the real system was run."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Experiment:
     """One run of the real system: what was measured, and how it was run.
 
     `data` is the path of a CSV or Parquet file, a data frame, a mapping of columns with the times
-    under "t", or a mapping `{output: (times, values)}` where outputs have times of their own. NaN
-    and empty cells are missing. `start` (an `Instant` or a function of p), `set` (parameters that
-    differ in this run, by name) and `t1` are its own; what is not given is the model's. `events`
-    are observed event times, `{"bounce": [0.64, 1.5]}` or a table with columns `t` and `event`.
-    `sd` are standard deviations of the measurements, in the model's units: a number per output, or
-    an array per point; those of event times under the event's name.
+    under "t", or a mapping `{output: (times, values)}` if outputs have times of their own. NaN and
+    empty cells are missing values. `start` (an `Instant` or a function of p), `set` (parameters
+    that differ in this run, by name) and `t1` (its end) replace those of the model. `events` are
+    observed event times, `{"bounce": [0.64, 1.5]}` or a table with columns `t` and `event`. `sd`
+    are standard deviations of the measurements, in the model's units, by the name of the output or
+    event: a number, or an array with one entry per value. `name` is used in messages and reports.
 
-    `columns` renames columns, `{"height_m": "h"}`; a column renamed to None is left out, and so is
-    one that the model does not have, with a note. Columns in another unit, `h [cm]`, are converted
-    (extra `units`). Times may be dates: they count in the model's unit of time from `t0`, or from
-    the first date of the experiment, which is one for all its outputs and events.
+    `columns` renames columns, `{"height_m": "h"}`; a column renamed to None is left out. Columns
+    that the model does not have are also left out, with a note. Columns in another unit, `h [cm]`,
+    are converted (extra `units`). Times may be dates: they are counted in the model's unit of time
+    from `t0`, or from the first date of the experiment, for all its outputs and events.
     """
 
     data: DataLike = None
@@ -57,7 +57,7 @@ class Experiment:
 
 
 def experiments(data: DataLike | Experiment | Sequence[DataLike | Experiment]) -> list[Experiment]:
-    """What was given to `fit`, as a list of experiments with names that differ."""
+    """The data given to `fit`, as a list of experiments with different names."""
     listed = list(data) if isinstance(data, Sequence) and not isinstance(data, str) else [data]
     if not listed:
         raise ValueError("fit: no data. Give a table, or a list of experiments.")

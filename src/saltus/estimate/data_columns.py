@@ -15,11 +15,11 @@ from ..io.data_times import Times, converted, read_times
 from ..io.units import ROUND, split
 from .data import Experiment
 
-PERHAPS_TIME = "T"  # a first column, where nothing else is the time and no output is called so
+PERHAPS_TIME = "T"  # the time if it is the first column, with no other time and no such output
 
 
 class Column(NamedTuple):
-    """A measured output as it stands in its table."""
+    """A measured output as found in its table."""
 
     header: str
     times: Times
@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A table by the model's names, the names that the model does not have, and notes."""
+    """A table by the model's names, the columns that the model does not have, and notes."""
 
     columns: dict[str, Column]
     strange: dict[str, str]  # by header
@@ -36,7 +36,7 @@ class Read(NamedTuple):
 
 
 def names_of(experiment: Experiment, table: Table) -> dict[str, str | None]:
-    """What the columns are called, by header; None for one that is left out."""
+    """The names of the columns, by header; `None` for a column that is left out."""
     own, renamed = {h: split(h)[0] for h in table}, experiment.columns
     for key in renamed:
         if key not in table and key not in own.values():
@@ -48,7 +48,7 @@ def names_of(experiment: Experiment, table: Table) -> dict[str, str | None]:
 
 
 def read_columns(experiment: Experiment, outputs: Sequence[str], units: Units) -> Read:
-    """The columns that the model knows, in its units."""
+    """The columns that belong to outputs of the model, in its units."""
     table = table_of(experiment.data)
     names = names_of(experiment, table)
     known = {h: output_of(name, outputs) for h, name in names.items()}
@@ -57,7 +57,7 @@ def read_columns(experiment: Experiment, outputs: Sequence[str], units: Units) -
     if when:
         times = read_times("t", table[when], split(when)[1], units, table.place)
         if names[when] == PERHAPS_TIME:
-            read.notes.append(f"The column {when} was taken for the times")
+            read.notes.append(f"The column {when} was read as the times")
     other = next((h for h in table if known[h] is None), "...")
     for header, name in names.items():
         output, index = known[header], header == table.index
@@ -65,9 +65,9 @@ def read_columns(experiment: Experiment, outputs: Sequence[str], units: Units) -
             continue
         if output in read.columns or (when and output is None and name in TIME):
             raise ValueError(
-                f'data: two columns are "{output or "t"}" of the model. Leave one of them out.'
+                f'data: two columns are "{output or "t"}" in the model. Leave one of them out.'
             )
-        if output is None and name != split(header)[0]:  # so columns= says
+        if output is None and name != split(header)[0]:  # as given by columns=
             raise ValueError(no_output(header, name, outputs))
         if output is None:
             read.strange[header] = name
@@ -82,7 +82,7 @@ def read_columns(experiment: Experiment, outputs: Sequence[str], units: Units) -
 def _column(
     table: Table, header: str, name: str, times: Times | None, units: Units, other: str
 ) -> Column:
-    """A column that the model knows; `other` is one that may be the times."""
+    """A column of the model; `other` is a column that may be the times."""
     values, place = table[header], table.place
     if isinstance(values, tuple):
         place, (given, values) = place_of(name), values
@@ -102,7 +102,7 @@ def place_of(name: str) -> Place:
 
 
 def time_of(table: Table, names: Mapping[str, str | None]) -> str | None:
-    """The header of the times, of columns that are no outputs; T only where it comes first."""
+    """The header of the times, among columns that are not outputs; T only if it comes first."""
     found, first = time_header(table, names), next(iter(table), "")
     perhaps = names.get(first) == PERHAPS_TIME and not isinstance(table[first], tuple)
     return first if found is None and perhaps else found
@@ -125,18 +125,18 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
 
 def no_output(header: str, name: str, outputs: Sequence[str]) -> str:
     return (
-        f'data: column "{name}" is no output of the model, which are {", ".join(outputs)}.'
+        f'data: column "{name}" is not an output of the model; there are {", ".join(outputs)}.'
         f'{_did_you_mean(name, outputs)} Rename it, Experiment(columns={{"{header}": ...}}) (None '
         f"leaves it out), or add it to output= of the system.{bracket_hint([header])}"
     )
 
 
 def bracket_hint(headers: Iterable[str]) -> str:
-    """How units are written, where something in parentheses may be one."""
+    """A hint on how to write units, if something in parentheses may be one."""
     for found in filter(None, map(ROUND.match, headers)):
         if not split(found[0])[1]:
             return (
-                f" If ({found['unit']}) is a unit, write [{found['unit']}]; in parentheses they "
-                "are read where pint (extra `units`) knows them."
+                f" If ({found['unit']}) is a unit, write [{found['unit']}]; in parentheses, units "
+                "are only read if pint (extra `units`) knows them."
             )
     return ""

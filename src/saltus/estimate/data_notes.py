@@ -1,4 +1,4 @@
-"""What to know of the data: what was left out, what counts twice, when t is 0."""
+"""Notes on the data: what was left out, what counts twice, when t is 0."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .data import Experiment
 from .data_columns import Read, bracket_hint, read_columns
 from .measurements import first_date, observed, series
 
-MOST_NOTES = 8  # columns or notes that are told one by one
+MOST_NOTES = 8  # columns or notes that are listed one by one
 
 
 def notes(listed: Sequence[Experiment], outputs: Sequence[str], units: Units) -> str:
-    """What to know of the data, in words: what was left out, what counts twice, when t is 0."""
+    """Notes on the data in words: what was left out, what counts twice, when t is 0."""
     strange: dict[str, str] = {}
     found: list[str] = []
     same: dict[Any, str] = {}
@@ -32,7 +32,7 @@ def notes(listed: Sequence[Experiment], outputs: Sequence[str], units: Units) ->
         content += [(n, t.values.tobytes()) for n, t in observed(e, units).items()]
         other = same.setdefault(tuple(content), str(e.name))
         if other != e.name:
-            found.append(f"Experiments {other} and {e.name} have the same data: they count twice")
+            found.append(f"Experiments {other} and {e.name} have the same data, which count twice")
     if len(found) > MOST_NOTES:
         found[MOST_NOTES:] = [f"There are {len(found) - MOST_NOTES} more notes of this kind"]
     return _unused(strange, outputs) + "".join(f" {text}." for text in found)
@@ -44,7 +44,7 @@ def _zero(e: Experiment, units: Units) -> list[str]:
         return []
     date = EPOCH + datetime.timedelta(microseconds=round(first * 1e6))
     zone = "Z" if kind == ZONED else ""
-    return [f"Dates count from the first: t = 0 is {date.isoformat()}{zone}"]
+    return [f"Dates are counted from the first: t = 0 is {date.isoformat()}{zone}"]
 
 
 def _empty(read: Read) -> list[str]:

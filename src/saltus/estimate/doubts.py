@@ -1,4 +1,4 @@
-"""Whether what a fit leaves over looks like noise, and if not, why."""
+"""Whether the residuals of a fit look like noise, and if not, why."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from .objective import Objective, Residuals
 
-EXACT_PART = 1e-6  # of the data: smaller residuals are no noise to be judged
-FEWEST_RESIDUALS = 8  # so few show no structure
-MANY_RESIDUALS = 200  # their ratio has the distribution of the limit
-SHUFFLES = 4000  # other orders of few residuals
-SMOOTH_PART = 0.002  # of these may be as smooth
-SURE_DEVIATIONS = 3.0  # by which a test of noise has to fail
-WEAK_CORRELATION = 0.2  # between neighbours, that a good model of much data may leave
-OUTLIER_DEVIATIONS = 6.0  # from zero, of a residual that is no noise
+EXACT_PART = 1e-6  # of the data: smaller residuals are not judged
+FEWEST_RESIDUALS = 8  # fewer are not tested for structure
+MANY_RESIDUALS = 200  # from which von Neumann's ratio has its limit distribution
+SHUFFLES = 4000  # random orders with which few residuals are compared
+SMOOTH_PART = 0.002  # of the shuffles may be as smooth as the residuals
+SURE_DEVIATIONS = 3.0  # by which a test of noise must fail
+WEAK_CORRELATION = 0.2  # of neighbours: a good model of much data may leave as much
+OUTLIER_DEVIATIONS = 6.0  # a residual farther from zero is not noise
 
 
 def doubts(objective: Objective, u: np.ndarray, known: frozenset) -> str:
-    """Why the residuals are no noise, in words; empty where they may be."""
+    """Why the residuals are not noise, in words; empty if they may be."""
     series = objective.residual_series(u)
     for s in series:
         size = _size(s.values)
@@ -40,10 +40,10 @@ def _size(r: np.ndarray) -> float:
 
 
 def _has_structure(r: np.ndarray) -> bool:
-    """Whether neighbours know of each other: von Neumann's ratio and the first autocorrelation.
+    """Whether neighbours are correlated: von Neumann's ratio and the first autocorrelation.
 
-    Few residuals are compared with themselves in other orders and with other signs, which would be
-    as likely if they were noise; of many the ratio is 2, with variance 4 (n - 2) / (n^2 - 1)."""
+    Few residuals are compared with shuffles of themselves with random signs, which would be equally
+    likely if they were noise; for many the ratio is 2, with variance 4 (n - 2) / (n^2 - 1)."""
     n, total = r.size, float(np.sum(r**2))
     if n < FEWEST_RESIDUALS or float(np.sum(r[1:] * r[:-1])) <= WEAK_CORRELATION * total:
         return False
@@ -58,7 +58,7 @@ def _has_structure(r: np.ndarray) -> bool:
 
 
 def _far_out(s: Residuals) -> str:
-    """The residual that is much larger than the others are, if there is one."""
+    """A residual that is much larger than the others, in words; empty if there is none."""
     if s.values.size < FEWEST_RESIDUALS:
         return ""
     typical = 1.4826 * float(np.median(np.abs(s.values)))  # the deviation of normal noise
@@ -71,13 +71,13 @@ def _far_out(s: Residuals) -> str:
     others = "" if many == 1 else f", and {many - 1} more like it"
     return (
         f"the residual of {s.name} at t = {s.t[worst]:.6g} is "
-        f"{abs(s.values[worst]) / max(typical, 1e-300):.3g} times as large as most are{others} (a "
-        'wrong sample? likelihood="student" gives such less weight)'
+        f"{abs(s.values[worst]) / max(typical, 1e-300):.3g} times as large as most{others} (a "
+        'wrong sample? likelihood="student" gives outliers less weight)'
     )
 
 
 def _uneven(series: Sequence[Residuals]) -> str:
-    """An output that fits much worse in one experiment than in all others."""
+    """An output that fits much worse in one experiment than in all others, in words."""
     for s in series:
         rest = [o.values for o in series if o.name == s.name and o is not s]
         other = np.concatenate(rest or [np.zeros(0)])
@@ -98,7 +98,7 @@ def _uneven(series: Sequence[Residuals]) -> str:
 
 
 def _doubtful_events(objective: Objective, u: np.ndarray, known: frozenset) -> str:
-    """Pairs of events that are too far apart, and events of which most have no partner."""
+    """Events whose pairs are too far apart, or most of which have no partner, in words."""
     for run, own in zip(objective.runs, objective.matches(u), strict=True):
         for name, m in own.items():
             if m.lonely > len(m.pairs):
@@ -113,5 +113,5 @@ def _doubtful_events(objective: Objective, u: np.ndarray, known: frozenset) -> s
 
 
 def too_large(n: int) -> float:
-    """How large the root mean square of n weighted residuals is never by chance."""
+    """A root mean square of n weighted residuals that is too large to be chance."""
     return 1.5 + 5.0 / np.sqrt(2 * max(n, 1))

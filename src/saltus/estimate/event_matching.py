@@ -1,9 +1,9 @@
-r"""Which predicted event is which observed one.
+r"""Pairs of predicted and observed events.
 
 The best pairing that keeps the order of time. An event without a partner costs its distance from
-the end of the horizon, through which events enter and leave a simulation, so that the loss stays
-continuous when they do; but no more than `reach`, so that an event which nobody noticed, or which
-never happened, pulls at nothing and is not worth bending the rest for (M50).
+the end of the horizon, where events enter and leave a simulation, so that the loss stays continuous
+when they do. It costs at most `reach`, so that an event that was missed or never happened has no
+gradient and does not distort the rest of the fit (M50).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EventMatch(NamedTuple):
 
     @property
     def lonely(self) -> int:
-        """How many have no partner."""
+        """How many events have no partner."""
         return self.observed.size + self.predicted.size - 2 * len(self.pairs)
 
 
@@ -45,7 +45,7 @@ def matched(
 ) -> EventMatch:
     """The pairing, on the host; `mine` are the events of this kind among the predicted ones."""
     order = np.argsort(~mine, kind="stable")
-    padded = np.where(mine[order], predicted[order], np.nan)  # always as long: compiled once
+    padded = np.where(mine[order], predicted[order], np.nan)  # of constant length: compiled once
     partner, _ = match(jnp.asarray(padded), jnp.asarray(observed), t1, reach)
     pairs = [(i, int(j)) for i, j in enumerate(np.asarray(partner)) if j >= 0]
     return EventMatch(np.asarray(observed), predicted[mine], pairs)
@@ -72,7 +72,7 @@ def match(
     real = jnp.isfinite(predicted)
     a = jax.lax.stop_gradient(jnp.where(real, predicted, t1))
     left = alone(a, t1, reach) ** 2
-    skip = jnp.concatenate([jnp.zeros(1), jnp.cumsum(left)])  # first j predicted ones alone
+    skip = jnp.concatenate([jnp.zeros(1), jnp.cumsum(left)])  # j predicted events without partners
 
     def longer(best: Vector, b: Scalar) -> tuple[Vector, tuple[Array, Vector]]:
         """From the best costs with i observed events to those with one more."""

@@ -16,11 +16,11 @@ from ..system.hybrid import HybridSystem, Instant
 from .data import Measured, StartLike
 from .parameters import Block, Free, P
 
-EVENT_REACH = 0.25  # in times between observed events: larger finds more, smaller forgives more
+EVENT_REACH = 0.25  # relative to the time between observed events: the reach of event_matching.py
 
 
 class Place(NamedTuple):
-    """Free entries of one leaf: where in the vector, and the numbers of their scale."""
+    """Free entries of one leaf: where they are in the vector, and the constants of their scale."""
 
     entries: np.ndarray
     unit: np.ndarray
@@ -42,14 +42,14 @@ class Times(NamedTuple):
 
     t: np.ndarray
     weight: np.ndarray
-    alone: float  # the weight of predicted events that nobody observed
+    alone: float  # the weight of predicted events that were not observed
     reach: float  # the most an event without a partner costs, in units of time
 
 
 class Run(NamedTuple):
-    """One experiment: everything that changes from one to the next without recompilation.
+    """One experiment: everything that may differ between experiments without recompilation.
 
-    Its arrays are kept by NumPy, and are traced inside of a program.
+    Its arrays are NumPy arrays, and are traced inside a program.
     """
 
     p: Params
@@ -98,7 +98,7 @@ def _wide(v: Number) -> Array:
 
 
 class _Frozen:
-    """A pytree of static things as a key: equal if structure and leaves are."""
+    """A pytree of static values as a key: equal if structure and leaves are equal."""
 
     def __init__(self, tree: Tree):
         leaves, self.treedef = jax.tree.flatten(tree)
@@ -136,8 +136,8 @@ def make_run(
 ) -> tuple[Shape, Run]:
     """An experiment as arrays. `sd` are standard deviations by output and event.
 
-    Outputs and events are in the order of their names, which is the order in which they come out
-    of compiled functions: residuals in one long vector can be told apart again."""
+    Outputs and events are sorted by name, the order in which compiled functions return them, so
+    that residuals in one long vector can be told apart again."""
     p_arrays, p_static = arrays(p)
     given = start if isinstance(start, Instant) else None
     start_arrays, start_static = arrays(given)
@@ -175,7 +175,7 @@ def _weight(m: Measured, sd: float) -> np.ndarray:
 
 
 def pad(runs: Sequence[Run]) -> list[Run]:
-    """Runs with equally many save times and samples; what is added has no weight."""
+    """Runs padded to equal numbers of save times and samples; the padding has no weight."""
     many = max(r.ts.size for r in runs)
     sizes = {name: max(r.outputs[name].y.size for r in runs) for name in runs[0].outputs}
 
@@ -194,7 +194,7 @@ def pad(runs: Sequence[Run]) -> list[Run]:
 
 
 def until(run: Run, t1: float) -> Run:
-    """The same experiment up to an earlier end: what lies beyond loses its weight."""
+    """The same experiment up to an earlier end: later samples get no weight."""
     if t1 >= run.t1:
         return run
     inside = run.ts <= t1

@@ -1,4 +1,4 @@
-"""`saltus.fit`: from a model and measurements to parameters, and how sure they are."""
+"""`saltus.fit`: from a model and measurements to parameters with their uncertainty."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from .selection import BoundsLike, FreeNames
 from .setup import Setup, scenario_of, set_up
 from .shooting import shoot_and_fit
 
-LEAST_SQUARES_NUMBERS = 300  # more free numbers are not for least squares by default
-LATE_SPANS = 1e4  # data that begin so many of their own spans after the start have another clock
-CLOCK_SECONDS = 1e8  # clocks that count from 1970 have passed this in 1973
+LEAST_SQUARES_NUMBERS = 300  # with more free numbers, least squares is not the default
+LATE_SPANS = 1e4  # in spans of the data: data that begin later after the start use another clock
+CLOCK_SECONDS = 1e8  # clocks that count seconds from 1970 passed this in 1973
 SETTINGS = (
     "loss", "polish", "optimiser", "search", "starts", "segments", "seed", "max_iterations",
     "tolerance", "likelihood", "noise", "options", "t1",
@@ -83,27 +83,28 @@ def fit(
     `model` is a `Scenario`, or a `HybridSystem` with `p` (the first guess) and `start`. `data` is
     the path of a CSV file, a data frame, a mapping of columns, an `Experiment`, or a list of these;
     columns are matched to the model's outputs by name. Experiments without an end of their own end
-    at `t1`, or where their data do.
+    at `t1`, or where their data end.
 
     `free` names what is estimated: leaves of `p` (`"k"`, a prefix, or a pattern like `"net.*"`) and
-    initial states (`"start.v"`); by default all floats of `p`. `bounds={"k": (0, 10)}`,
-    `scales={"k": "log"}` (or `"logit"`, between bounds), `priors={"k": (mean, sd)}`. `noise` are
-    standard deviations of the measurements by output; those not given are estimated. `likelihood`
-    is `"normal"`, or `"student"` for outliers to count less. `method` is that of the solves.
+    initial states (`"start.v"`); by default all floats of `p`. `bounds`, `scales` and `priors` are
+    by name: `bounds={"k": (0, 10)}`, `scales={"k": "log"}` (or `"logit"`, between bounds),
+    `priors={"k": (mean, sd)}`. `noise` are standard deviations of the measurements by output; those
+    not given are estimated. `likelihood` is `"normal"`, or `"student"`, with which outliers count
+    less. `method` is that of the solves.
 
-    `loss` is how outputs are compared: `"points"`, or first by a smoother `"integral"`, `"aligned"`
-    (on observed events) or `"blended"` one and then by points (`polish=False` leaves that out).
-    `search` is `"local"`, `"horizon"` (the beginning first), `"multistart"` (from `starts` Sobol
-    points, other ones with another `seed`), `"shooting"` (`segments` with free starts that are
-    pulled together, compared by outputs at points; event times count at the end) or `"auto"`:
-    local, and more where the result is no minimum or leaves structure in the residuals. `optimiser`
-    is `"lm"`, `"gauss-newton"`, `"l-bfgs-b"`, `"trust"`, `"ipopt"`, `"adam"` and other optax rules;
-    by default `"lm"`, or `"l-bfgs-b"` for more than 300 numbers; `options` are its own settings.
-    Every stage of a search ends after `max_iterations`, or where the loss falls by less than
-    `tolerance`, relative to it.
+    `loss` is how outputs are compared: `"points"`, or one of the smoother losses `"integral"`,
+    `"aligned"` (by observed events) and `"blended"`, followed by a fit to the points (left out with
+    `polish=False`). `search` is `"local"`, `"horizon"` (the beginning of the data first),
+    `"multistart"` (from `starts` Sobol points, which depend on `seed`), `"shooting"` (in `segments`
+    with free starts whose gaps are then closed; event times count only in the last stage), or
+    `"auto"`: local, then other searches if the result is not a minimum or the residuals have
+    structure. `optimiser` is `"lm"`, `"gauss-newton"`, `"l-bfgs-b"`, `"trust"`, `"ipopt"`,
+    `"adam"` or another optax rule; by default `"lm"`, or `"l-bfgs-b"` for more than 300 numbers.
+    `options` are passed on to it. Every stage of a search ends after `max_iterations`, or when the
+    loss falls by less than `tolerance`, relative to the loss.
 
     `progress` shows a bar (by default on a terminal), `log` is a file of JSON lines. Ctrl-C returns
-    the best point so far. `checkpoint` writes a file from which `resume` goes on.
+    the best point so far. `checkpoint` is a file to write, from which `resume` continues.
     """
     clock = time.perf_counter()
     scenario = scenario_of(model, p, start, t1, method)
@@ -148,7 +149,7 @@ def _check(
     if isinstance(method, str):
         raise TypeError(f"fit: method is {method!r}. {optimiser_named(method)}.")
     if optimiser == "slsqp":
-        raise ValueError('fit: "slsqp" is for saltus.minimise; here "lm" or "l-bfgs-b" fit better.')
+        raise ValueError('fit: "slsqp" is for saltus.minimise. Write "lm" or "l-bfgs-b" here.')
     if iterations < 1:
         raise ValueError(f"fit: max_iterations is {iterations}, expected at least 1.")
     if loss not in LOSSES:
@@ -157,13 +158,13 @@ def _check(
         raise ValueError(f"fit: search is {search!r}, expected one of {', '.join(SEARCHES)}.")
     if search == "shooting" and loss != "points":
         raise ValueError(
-            f'fit: search="shooting" compares points, so loss="{loss}" would not count. Leave loss '
-            'out, or write search="horizon".'
+            f'fit: search="shooting" compares points, so loss="{loss}" would have no effect. Leave '
+            'loss out, or write search="horizon".'
         )
 
 
 def _check_clocks(setup: Setup) -> None:
-    """Data that begin long after the start have another clock, unless `t0` says which."""
+    """Raises an error if data begin so long after the start that they use another clock."""
     second = SECONDS.get(unit_of(setup.scenario.system.units, "t"), 1.0)
     for k, e in enumerate(setup.experiments):
         both = (*setup.measured[k].values(), *setup.events[k].values())
@@ -177,13 +178,13 @@ def _check_clocks(setup: Setup) -> None:
         if since_1970 or (span and gap > LATE_SPANS * span):
             raise ValueError(
                 f"data: experiment {e.name} begins at t = {begin:.12g}, long after the model, "
-                f"which starts at t = {start:.6g}. Say which time is the model's zero, "
-                f"Experiment(..., t0={begin:.12g}), or t0=0 if it is meant so."
+                f"which starts at t = {start:.6g}. Give the time that is zero in the model, "
+                f"Experiment(..., t0={begin:.12g}), or t0=0 if the times are right."
             )
 
 
 def _check_first(setup: Setup, objective: Objective, u: np.ndarray, search: str) -> None:
-    """The first guess must be simulated: if not, say why, as `solve` would."""
+    """Raises an error if the first guess cannot be simulated, with the reason."""
     if objective.how.loss == "aligned" and not all(r.events for r in objective.runs):
         raise ValueError(
             'fit: loss="aligned" needs observed event times of every experiment: '
@@ -215,7 +216,7 @@ def _find(
     setup: Setup, objective: Objective, u: np.ndarray, plan: Search, monitor: Monitor, kind: str,
     polish: bool, segments: int, chosen: Likelihood,
 ) -> tuple[Found, Objective, dict[str, str], bool]:  # fmt: skip
-    """Search, estimate the noise, fit again; stopped by hand, the best point so far."""
+    """Search, estimate the noise, fit again; if interrupted, the best point so far."""
     points = objective if objective.how.loss == "points" else objective.variant("points")
     try:
         if kind == "shooting":
@@ -228,12 +229,12 @@ def _find(
         return *with_noise(setup, final, found, plan.afresh(), monitor, chosen), False
     except KeyboardInterrupt:
         kept = [c[1] for c in (monitor.best, points.best, objective.best) if c is not None]
-        latest = [] if monitor.latest is None else [monitor.latest]  # first, where none is finite
+        latest = [] if monitor.latest is None else [monitor.latest]  # first, if none is finite
         value, best = min(
             ((points.value(c), c) for c in [*latest, *kept, u]), key=lambda pair: pair[0]
         )
         found = Found(best, value, False, False, "stopped by hand")
-        if np.isfinite(value):  # perhaps it is one already
+        if np.isfinite(value):  # it may already be a minimum
             found = searching.judged(points, Ending(best, False, "stopped by hand"), plan)
         return *with_noise(setup, points, found, plan, monitor, chosen, again=False), True
 
@@ -267,7 +268,7 @@ def _result(
     if doubt and result == "converged":
         result, message = "suspect", doubt
     if settings["search"] == "shooting" and any(e.events for e in experiments):
-        message += " Event times counted at the end, where the segments are one."
+        message += " Event times counted in the last stage only, after the segments were joined."
     message += ("" if blind else assumptions(setup, origin, noise)) + setup.note
     message = f"{message}{lonely} {free.note}".strip()
     vector = jnp.asarray(u)
@@ -284,7 +285,7 @@ def _result(
 
 
 def _undetermined(lost: list[str], names: list[str]) -> str:
-    """What the minimum says nothing about."""
+    """A sentence on numbers that the data do not determine."""
     few = ", ".join(lost[:8]) + (", ..." if len(lost) > 8 else "")
     return (
         f"{len(lost)} of {len(names)} numbers are not determined by these data ({few}): other "
@@ -293,7 +294,7 @@ def _undetermined(lost: list[str], names: list[str]) -> str:
 
 
 def _lonely(experiments: list[Fitted]) -> tuple[str, str]:
-    """Events that were observed or predicted but not both, and what that makes doubtful."""
+    """Events that were observed or predicted but not both, and a doubt that follows from them."""
     words = []
     for e in experiments:
         for name, m in e.events.items():
@@ -303,8 +304,8 @@ def _lonely(experiments: list[Fitted]) -> tuple[str, str]:
     doubt = any(m.lonely for e in experiments if not e.outputs for m in e.events.values())
     text = f" Events without a partner: {', '.join(words)}." if words else ""
     return text, (
-        "A minimum, but nothing else was measured that could tell a missed event from one that "
-        "did not happen."
+        "A minimum, but nothing else was measured that could distinguish a missed event from one "
+        "that did not happen."
         if doubt
         else ""
     )
@@ -318,13 +319,13 @@ def _verdict(
     names: list[str],
     blind: bool,
 ) -> tuple[str, str]:
-    """In one word, and in a sentence or two."""
+    """The result in one word, and in a sentence or two."""
     if interrupted:
         return (
             "interrupted",
             "Stopped by hand; this is the best point so far"
             + (", and a minimum" if found.minimum else ", not a minimum: no intervals are given")
-            + ". Use resume= to go on.",
+            + ". Use resume= to continue.",
         )
     if not np.isfinite(found.loss):
         return "failed", "No point could be simulated. Check the model, the bounds and the start."
@@ -333,8 +334,8 @@ def _verdict(
     if found.minimum and blind:
         return (
             "converged",
-            "A minimum, with no more data than free numbers: nothing is left to judge it by or to "
-            f"estimate the noise from, so nothing is said of how sure it is.{text}",
+            "A minimum, with no more data than free numbers: the fit cannot be judged and the "
+            f"noise cannot be estimated, so no uncertainty is given.{text}",
         )
     if found.minimum and found.noise:
         return "converged", f"A minimum, and the residuals look like noise.{text}"
@@ -348,7 +349,7 @@ def _verdict(
     if found.message == OUT_OF_ITERATIONS or plan.name not in LEAST_SQUARES:
         return (
             "out_of_iterations",
-            f"The loss still falls. Raise max_iterations, or go on with resume=.{text}",
+            f"The loss is still falling. Raise max_iterations, or continue with resume=.{text}",
         )
     return (
         "stalled",
@@ -360,7 +361,7 @@ def _verdict(
 
 
 def _settings(given: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-    """What it takes to do it again."""
+    """The settings needed to repeat the fit."""
 
     def plain(value: object) -> str | float | bool | None:
         return value if isinstance(value, str | int | float | bool | None) else repr(value)

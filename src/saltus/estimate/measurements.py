@@ -1,4 +1,4 @@
-"""Measurements: from files, frames and arrays to series of numbers with names."""
+"""Measurements: from files, data frames and arrays to named series of numbers."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def series(experiment: Experiment, outputs: Sequence[str], units: Units) -> dict
 
 
 def _clean(name: str, column: Column, times: np.ndarray, spreads: Spreads) -> Measured:
-    """Without missing values, in order of time."""
+    """One measured output without missing values, in order of time."""
     values, place = column.values, column.place
     if times.shape != values.shape or times.ndim != 1:
         raise ValueError(
-            f'data: "{name}" has {values.shape} values at {times.shape} times; expected one axis '
-            "of equal length."
+            f'data: "{name}" has values of shape {values.shape} and times of shape {times.shape}, '
+            "expected one axis of equal length."
         )
     sd = _deviation(spreads, name, values.shape)
     for k in np.flatnonzero(np.isinf(values)):
@@ -83,7 +83,7 @@ def _deviation(sd: Spreads, name: str, shape: tuple) -> np.ndarray | None:
         return None
     given = np.asarray(given, dtype=float)
     if given.shape not in ((), shape):
-        raise ValueError(f'data: sd of "{name}" has shape {given.shape}, its values {shape}.')
+        raise ValueError(f'data: sd of "{name}" has shape {given.shape}, its values have {shape}.')
     return np.broadcast_to(given, shape).copy()
 
 
@@ -134,16 +134,16 @@ def _finite(name: str, times: Times, place: Place) -> Times:
     return times
 
 
-# -- when it began --------------------------------------------------------------------------------
+# -- the first date -------------------------------------------------------------------------------
 def first_date(experiment: Experiment, units: Units) -> tuple[float | None, str]:
-    """The first date of an experiment in seconds since 1970, None without dates; and its kind."""
+    """The first date of an experiment in seconds since 1970 (or `None`), and its kind."""
     listed = [*_clocks(experiment, units).items(), *observed(experiment, units).items()]
     kinds = {times.kind: name for name, times in listed if times.values.size}
     if len(kinds) > 1:
         (a, first), (b, second), *_ = kinds.items()
         raise ValueError(
-            f"data: the times of {first} are {a}, those of {second} are {b}. Write those of one "
-            "experiment in one way, so that they have the same zero."
+            f"data: the times of {first} are {a}, those of {second} are {b}. Write all times of "
+            "an experiment in the same way, so that they have the same zero."
         )
     kind = next(iter(kinds), NUMBERS)
     dates = np.concatenate([np.zeros(0), *(times.values for _, times in listed)])
@@ -152,7 +152,7 @@ def first_date(experiment: Experiment, units: Units) -> tuple[float | None, str]
 
 
 def _clocks(experiment: Experiment, units: Units) -> dict[str, Times]:
-    """All times of the data, also beside columns that are not used; dates before numbers."""
+    """All times of the data, including those of unused columns; dates before numbers."""
     table = table_of(experiment.data)
     names, found, own = names_of(experiment, table), {}, {}
     for k, (header, values) in enumerate(table.items()):

@@ -1,4 +1,4 @@
-"""Minimising any loss of a simulation, under constraints: optimal control and design."""
+"""Minimising any loss of a simulation under constraints, for optimal control and design."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .starts import counted as counted_draws
 
 TITLES = {
     "minimum": "Local minimum",
-    "flat": "Local minimum or flat place",
+    "flat": "Local minimum or flat region",
     "unknown": "Stationary point",
 }
 
@@ -68,7 +68,7 @@ class Minimum:
 
     @property
     def ok(self) -> bool:
-        """Whether the search converged, and not to a point that is seen to be no minimum."""
+        """Whether the search converged, and not to a point known not to be a minimum."""
         return self.result == "converged"
 
     def __getattr__(self, name: str) -> Any:
@@ -123,30 +123,31 @@ def minimise(
     """The parameters at which `loss(p)` is least, within bounds and under constraints.
 
     `loss` is any JAX function of the parameters that returns a number, or a number and a dict.
-    Entries of the dict that `subject_to` names are constraints, in `(low, high)` (None for no
-    bound) or equal to a number; arrays are constrained entry by entry. A `Solution` in the dict is
-    how changes of the event sequence are seen; it is in `extras` of the result. Inputs, start and
-    end times are parameters like any other.
+    Entries of the dict that `subject_to` names are constraints: `(low, high)` (None for no bound)
+    or a number that they must equal; arrays are constrained entry by entry. Put the `Solution` into
+    the dict as well, so that changes of the event sequence are noticed; the dict is `extras` of the
+    result. Inputs, start and end times can be parameters like any other.
 
     `p` is the first guess, any pytree of numbers. `free`, `bounds` and `scales` are as in `fit`: by
     default all floats of `p` are free. `optimiser` is `"l-bfgs-b"`, `"trust"`, `"ipopt"`,
-    `"slsqp"`, `"adam"` or another optax rule; `"auto"` is `"l-bfgs-b"`, and under constraints
-    `"ipopt"` where it is installed, else `"slsqp"`. `options` are its own settings, `tolerance` is
-    when it stops. `progress` shows a bar (by default on a terminal), `log` is a file of JSON lines,
-    and `checkpoint` one from which `resume` goes on.
+    `"slsqp"`, `"adam"` or another optax rule; `"auto"` is `"l-bfgs-b"`, or with constraints
+    `"ipopt"` if it is installed, else `"slsqp"`. `options` are passed on to it, and `tolerance`
+    decides when it stops. `progress` shows a bar (by default on a terminal), `log` is a file of
+    JSON lines, and `checkpoint` a file to write, from which `resume` continues.
 
-    `starts` is a number of first guesses: the given one, then a Sobol sequence within the bounds
-    (other points with another `seed`), drawn again where the loss is not finite. `starts` of the
-    result lists how each ended. What is found is a local minimum, the least of them. Constraints on
-    saved values are looked at between the saved times afterwards; `sol.min` and `sol.max` hold them
-    everywhere.
+    `starts` is the number of first guesses: the given one, then points of a Sobol sequence within
+    the bounds, which depends on `seed`; points at which the loss is not finite are replaced.
+    `starts` of the result lists how each search ended. The result is a local minimum, the least of
+    those found. Constraints on saved values are checked between the saved times afterwards;
+    constraints on `sol.min` and `sol.max` hold everywhere.
 
-    `max_iterations` is for every start, with all that it takes. A gradient of zero is not taken for
-    a minimum: the curvature is looked at where a search ends, along directions that bounds and
-    constraints leave free, and a saddle or a maximum is left to both sides. Differences of
-    gradients do where they are clear, two evaluations for a parameter (24 products beyond 32 of
-    them); only where they leave a doubt is the Hessian compiled. What cannot be left is called
-    `stationary`, not `converged`.
+    `max_iterations` is the limit for each start, all stages included. A zero gradient is not taken
+    for a minimum: where a search ends, the curvature is checked along directions that bounds and
+    constraints leave free, and from a saddle or a maximum the search continues at a lower point.
+    The curvature is found from differences of gradients, with two evaluations per parameter (24
+    products for more than 32 parameters); only if these are not clear is the Hessian compiled. A
+    point that is not a minimum, but from which no lower one is found, is called `stationary`, not
+    `converged`.
     """
     _check_count("starts", starts, "the given guess is one of them")
     _check_count("max_iterations", max_iterations, "for every start")
@@ -160,7 +161,8 @@ def minimise(
     method = named_optimiser(optimiser)
     if problem.below.size and str(optimiser).lower() not in ("ipopt", "slsqp"):
         raise ValueError(
-            f'minimise: {optimiser!r} keeps no constraints. Write optimiser="ipopt" or "slsqp".'
+            f"minimise: {optimiser!r} cannot handle constraints. Write "
+            'optimiser="ipopt" or "slsqp".'
         )
     monitor = Monitor(chosen.names, progress, log, checkpoint, max_iterations)
     limits = Limits(max_iterations, tolerance)
@@ -174,7 +176,7 @@ def minimise(
 
     def search(guess: np.ndarray) -> Judged:
         own = dict(given)
-        given.pop("resume", None)  # what an optimiser had learnt is for the first start
+        given.pop("resume", None)  # its memory is for the first start
         once = counted if is_optax(optimiser) else boxed
         return _searched(once, method, problem, guess, monitor, limits, own)
 
@@ -189,7 +191,7 @@ def minimise(
 
 
 def _check_count(name: str, given: Any, what: str) -> None:
-    """A number of things that must be one at least."""
+    """Raises an error unless a count is a whole number of at least 1."""
     whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
     if not whole or given < 1:
         raise ValueError(
@@ -202,7 +204,7 @@ def _searched(
     once: Callable, method: Callable, problem: Problem, u: np.ndarray, monitor: Monitor,
     limits: Limits, given: dict,
 ) -> Judged:  # fmt: skip
-    """One search; from a point that turns out to be no minimum it goes on to a lower one."""
+    """One search; from a point that is not a minimum it continues at a lower one."""
     watched = Counted(monitor, problem, limits.iterations)
     for left in range(MOST_FALLS + 1):
         ending = once(method, problem, u, watched, limits, given)
@@ -224,7 +226,7 @@ def _searched(
 
 
 class _Run:
-    """Searches from several first guesses, the best ending of all, and a line for each."""
+    """Searches from several first guesses, the best result, and an entry for each."""
 
     def __init__(self, problem: Problem, search: Callable, monitor: Monitor):
         self.problem, self._search, self._monitor = problem, search, monitor
@@ -237,7 +239,7 @@ class _Run:
         self._errors: list[Exception] = []
 
     def all(self, first: np.ndarray, count: int, seed: int) -> None:
-        """From `first`, then from others that are drawn."""
+        """Search from `first`, then from other guesses that are drawn."""
         self.wanted, guesses = count, [first]
         try:
             if count > 1:
@@ -286,7 +288,7 @@ class _Run:
             self.best, self.chosen = ending, len(self.starts) - 1
 
     def _stop(self, guesses: list[np.ndarray]) -> None:
-        """By hand: the best point of the start that was under way counts, others did not run."""
+        """After an interrupt: the running start keeps its best point, later ones did not run."""
         self.interrupted = True
         here, problem = guesses[len(self.starts)], self.problem
         u = here if problem.best is None else problem.best[1]
@@ -296,13 +298,13 @@ class _Run:
             self.starts.append(dataclasses.replace(self._entry(guess), result="not_run"))
 
     def _none(self) -> None:
-        """No start got anywhere."""
+        """Raises the error for the case that no start succeeded."""
         if self._errors:
             raise self._errors[0]
         why = self.starts[0].message
         raise ValueError(
-            f"minimise: the loss is not finite at the first guess ({why}). Run the simulation "
-            "there by hand to see why: loss(p)."
+            f"minimise: the loss is not finite at the first guess ({why}). Call loss(p) yourself "
+            "to see why."
             + (f" {counted_draws(self.rejected, self.wanted - 1, 0)}" if self.wanted > 1 else "")
         )
 
@@ -331,7 +333,7 @@ def _minimum(problem: Problem, run: _Run, monitor: Monitor, seconds: float) -> M
     if run.interrupted:
         result, message = "interrupted", "Stopped by hand; this is the best point so far."
     elif result == "converged" and run.wanted == 1:
-        message += " Others may be lower: starts=8 looks for them."
+        message += " There may be lower ones: try starts=8."
     if run.wanted > 1:
         message += f" Of {len(run.starts)} starts: {_same_loss(problem, run)}."
     notes = [counted_draws(run.rejected, run.wanted - 1, len(run.starts) - 1), on_the_way(ending)]

@@ -1,4 +1,4 @@
-"""Watching long work: history, a progress bar, a log, checkpoints, and stopping by hand."""
+"""Monitoring of long searches: history, a progress bar, a log, checkpoints, and interrupts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 
 @contextlib.contextmanager
 def said(text: str, progress: bool | None = None) -> Iterator[None]:
-    """Says what is going on, on a terminal unless told otherwise, until it is done."""
+    """Shows `text` on the terminal while the code inside runs (or as `progress` says)."""
     shown = sys.stderr.isatty() if progress is None else progress
     if shown:
         print(f"{text} ...", end="", file=sys.stderr, flush=True)
@@ -28,10 +28,11 @@ def said(text: str, progress: bool | None = None) -> Iterator[None]:
 
 
 class Monitor:
-    """Called once per iteration; keeps the history and shows, writes and saves it.
+    """Called once per iteration; keeps the history, and shows, logs and saves it.
 
-    The bar is drawn on a terminal only; `total` is how many iterations a stage may have. `log` is a
-    file of JSON lines; `checkpoint` a file from which `resume=` continues.
+    `names` are those of the free numbers. By default the bar is drawn on a terminal only
+    (`progress`); `total` is how many iterations a stage may have. `log` is a file of JSON lines;
+    `checkpoint` a file from which `resume=` continues.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Monitor:
         self.bar = sys.stderr.isatty() if progress is None else bool(progress)
         self.log = None if log is None else Path(log)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.best: tuple[float, np.ndarray] | None = None  # of the loss that is minimised now
+        self.best: tuple[float, np.ndarray] | None = None  # for the present loss
         self.latest: np.ndarray | None = None
         self._loss: Any = None
         self._whole = True
@@ -68,7 +69,7 @@ class Monitor:
     def iteration(
         self, u: np.ndarray, loss: float, gradient: float, events: int, evaluations: int
     ) -> None:
-        """One more iteration has ended at `u`."""
+        """Record an iteration that ended at `u`."""
         entry = {
             "iteration": len(self.history),
             "stage": self.stage,
@@ -79,7 +80,7 @@ class Monitor:
             "seconds": time.perf_counter() - self.clock,
         }
         self.history.append(entry)
-        self.latest = np.array(u[: len(self.names)], dtype=float)  # segments have more
+        self.latest = np.array(u[: len(self.names)], dtype=float)  # multiple shooting has more
         self.path.append(self.latest)
         if self._whole and np.isfinite(loss) and (self.best is None or loss < self.best[0]):
             self.best = (float(loss), self.latest)
@@ -90,15 +91,16 @@ class Monitor:
         self._save()
 
     def enter(self, stage: str, loss: object = None) -> None:
-        """The next iterations belong to `stage`. `loss` is what they minimise: losses of two
-        different ones do not compare. Without it they see a part, and none of them is the best."""
+        """Start the stage called `stage`, which minimises `loss`. Values of different losses are
+        not compared. Without `loss` the stage uses only a part of the data, and none of its points
+        counts as the best."""
         self.stage, self.extra, self._whole = stage, {}, loss is not None
         self._began = (len(self.history), time.perf_counter() - self.clock)
         if self._whole and loss is not self._loss:
             self.best, self._loss = None, loss
 
     def end(self, u: np.ndarray, loss: float) -> None:
-        """This is the result: the last checkpoint holds it."""
+        """Record the result, for the last checkpoint."""
         self.best = (float(loss), np.array(u, dtype=float))
 
     def close(self) -> None:
@@ -140,11 +142,11 @@ class Monitor:
         draft = self.checkpoint.with_name(self.checkpoint.name + ".part")
         with draft.open("wb") as file:
             np.savez(file, header=json.dumps(header), best=u, **content)
-        os.replace(draft, self.checkpoint)  # an interrupted write leaves the old one
+        os.replace(draft, self.checkpoint)  # an interrupted write leaves the old file
 
 
 def read_checkpoint(path: str | Path, names: list[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The best vector of a checkpoint and what an optimiser had left in it."""
+    """The best vector of a checkpoint, and the optimiser's state in it."""
     path = Path(path)
     if not path.exists():
         raise ValueError(f"resume: there is no checkpoint {path}.")
@@ -157,7 +159,7 @@ def read_checkpoint(path: str | Path, names: list[str]) -> tuple[np.ndarray, dic
         raise ValueError(f"resume: {path} is not a checkpoint of a fit ({error}).") from error
     if header["names"] != names:
         raise ValueError(
-            f"resume: {path} belongs to a fit of {', '.join(header['names'][:8])}; this one is of "
-            f"{', '.join(names[:8])}."
+            f"resume: {path} belongs to a fit of {', '.join(header['names'][:8])}, but this is a "
+            f"fit of {', '.join(names[:8])}."
         )
     return best, extra

@@ -15,10 +15,10 @@ from .data import Measured
 
 @dataclasses.dataclass(frozen=True)
 class Student:
-    """Student's t: outliers count less. `freedom` is its number of degrees of freedom.
+    """Student's t distribution: outliers count less. `freedom` is its degrees of freedom.
 
-    Its minus log-likelihood is half the square of a transformed residual,
-    $\\rho = \\mathrm{sign}(r) \\sqrt{(\\nu + 1) \\log(1 + r^2/\\nu)}$, so least squares solve it.
+    Its negative log-likelihood is half the square of a transformed residual,
+    $\\rho = \\mathrm{sign}(r) \\sqrt{(\\nu + 1) \\log(1 + r^2/\\nu)}$, so least squares applies.
     """
 
     freedom: float = 4.0
@@ -36,7 +36,7 @@ class Student:
         return np.sign(rho) * np.sqrt(self.freedom * s)
 
     def spread(self, r: np.ndarray, sd: float) -> float:
-        """The scale at which these residuals are most likely (one step of its iteration)."""
+        """The most likely scale of these residuals (one step of an iteration)."""
         weights = (self.freedom + 1) / (self.freedom + (r / sd) ** 2)
         return float(np.sqrt(np.mean(weights * r**2)))
 
@@ -65,7 +65,7 @@ def likelihood(given: str | Likelihood) -> Gauss | Student:
         return Gauss() if given == "normal" else Student()
     raise ValueError(
         f'fit: likelihood is {given!r}, expected "normal", "student" or a Student(...) from '
-        "saltus.estimate. For one of your own, minimise your own loss with saltus.minimise."
+        "saltus.estimate. For any other likelihood, minimise your own loss with saltus.minimise."
     )
 
 
@@ -80,7 +80,7 @@ def given_noise(
     unknown = sorted(set(noise) - set(names))
     if unknown:
         raise ValueError(
-            f'fit: noise names "{unknown[0]}", which is not measured; measured are '
+            f'fit: noise names "{unknown[0]}", which is not measured; there are measurements of '
             f"{', '.join(names)}."
         )
     known = {name: float(v) for name, v in noise.items()}
@@ -97,7 +97,7 @@ def first_noise(
     events: Sequence[Mapping[str, Measured]],
     spans: Sequence[float],
 ) -> dict[str, float]:
-    """Scales to begin with where the noise is not known: the spread of the data."""
+    """Initial scales where the noise is not known: the spread of the data."""
     scales: dict[str, float] = {}
     for name in dict.fromkeys(n for m in measured for n in m):
         y = np.concatenate([m[name].y for m in measured if name in m])

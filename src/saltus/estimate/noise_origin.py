@@ -1,4 +1,4 @@
-"""The noise of measurements from what a fit leaves over, and how each number was come by."""
+"""The noise of measurements estimated from residuals, and the origin of each estimate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .setup import Setup
 
 NOISE_ROUNDS = 12  # of estimating the noise and fitting again
 GIVEN, ESTIMATED, POOLED, ASSUMED = "given", "estimated", "pooled", "assumed"
-FEWEST_RESIDUALS = 3  # so few tell nothing of their spread
+FEWEST_RESIDUALS = 3  # no more than this many are too few to estimate a spread
 
 
 def with_noise(
@@ -29,9 +29,9 @@ def with_noise(
     chosen: Likelihood,
     again: bool = True,
 ) -> tuple[Found, Objective, dict[str, str]]:
-    """Standard deviations from the residuals, and a fit with them, until they agree (M52).
+    """Estimates standard deviations from the residuals and fits again, until they agree (M52).
 
-    The last is where each comes from: given, estimated, pooled or assumed.
+    The last result is the origin of each: given, estimated, pooled or assumed.
     """
     unknown, sd = [name for name in setup.noise if name not in setup.known], dict(setup.noise)
     origin = {n: GIVEN if n in setup.known else ASSUMED for n in setup.noise}
@@ -56,7 +56,7 @@ def with_noise(
 
 
 def _own(setup: Setup, k: int, sd: Mapping[str, float], unknown: Sequence[str]) -> dict[str, float]:
-    """Estimated deviations of an experiment: where it does not bring its own."""
+    """Estimated deviations of an experiment, for what it does not give itself."""
     given = {n for n, m in {**setup.measured[k], **setup.events[k]}.items() if m.sd is not None}
     return {name: sd[name] for name in unknown if name not in given}
 
@@ -69,10 +69,10 @@ def estimated(
     unknown: Sequence[str],
     sd: Mapping[str, float],
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Root mean square residuals, corrected for the numbers that were fitted; and their origin.
+    """Root mean square residuals, corrected for the number of fitted values; and their origin.
 
-    Kinds of events with too few observations for that are taken together: all are times. What is
-    still too little is assumed to have as much noise, relative to its size, as the others have.
+    Kinds of events with too few observations are pooled, since all are times. If these are still
+    too few, the noise is assumed to be the same, relative to the data, as that of the others.
     """
     total: dict[str, list[np.ndarray]] = {name: [] for name in unknown}
     times: set[str] = set()
@@ -86,7 +86,7 @@ def estimated(
                 times.add(name)
     found = {name: np.concatenate(parts or [np.zeros(0)]) for name, parts in total.items()}
     if objective.samples() <= setup.free.size and not setup.free.believed:
-        return {n: sd[n] for n in unknown}, dict.fromkeys(unknown, ASSUMED)  # nothing is left over
+        return {n: sd[n] for n in unknown}, dict.fromkeys(unknown, ASSUMED)  # no degrees of freedom
     share = max(1.0 - setup.free.size / max(sum(r.size for r in found.values()), 1), 0.1)
     least = max(FEWEST_RESIDUALS, setup.free.size)
 
@@ -112,7 +112,7 @@ def estimated(
 
 
 def assumptions(setup: Setup, origin: Mapping[str, str], noise: Mapping[str, float]) -> str:
-    """Deviations that nobody measured or gave, in words."""
+    """Deviations that are only assumed, in words."""
     words = []
     for name in (n for n, kind in origin.items() if kind == ASSUMED and n in noise):
         count = sum(
@@ -124,5 +124,5 @@ def assumptions(setup: Setup, origin: Mapping[str, str], noise: Mapping[str, flo
     first = words[0].partition(" ")[0]
     return (
         f" Too few observations to estimate their noise, so it is assumed: {', '.join(words)}. It "
-        f'decides how much they count; give it, as noise={{"{first}": 0.01}}.'
+        f'decides how much they count: give it, as in noise={{"{first}": 0.01}}.'
     )

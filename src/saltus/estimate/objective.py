@@ -30,19 +30,19 @@ from .residuals import How, Seen, residuals, restore
 from .step_limits import level, reach
 
 FIRST_ROWS, FIRST_EVENTS, MOST_ROWS = 4096, 128, 4_000_000  # of tapes and event logs
-NUMBERS_IN_ONE_PROGRAM = 12  # so few, or fewer: values and Jacobian together, half the compilation
+NUMBERS_IN_ONE_PROGRAM = 12  # most for values and Jacobian in one program
 
 
 @dataclasses.dataclass
 class Count:
-    """What a fit has cost so far."""
+    """The cost of a fit so far."""
 
     values: int = 0
     compile: float = 0.0
 
 
 class Residuals(NamedTuple):
-    """What is left over of one output of one experiment, in the order of time."""
+    """The residuals of one output of one experiment, in order of time."""
 
     name: str
     experiment: int  # the first is 1
@@ -53,7 +53,7 @@ class Residuals(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _program(kind: str, shape: Shape, how: How, reads: Key) -> Callable:
-    """A compiled function of the vector and of one experiment, for the values that it reads."""
+    """A compiled function of the vector and one experiment; `reads` are values it closes over."""
 
     def r(u: Vector, run: Run) -> tuple[Vector, Seen]:
         return residuals(shape, run, u, how)
@@ -142,7 +142,7 @@ class Objective(Unconstrained):
 
     # -- what optimisers ask for ----------------------------------------------------------------
     def residuals(self, u: np.ndarray) -> np.ndarray:
-        """All residuals, those of priors last; NaN where a simulation failed."""
+        """All residuals, with those of priors last; NaN where a simulation failed."""
         if self.free.size <= NUMBERS_IN_ONE_PROGRAM:
             return self.residuals_and_jacobian(u)[0]
         parts = self._each("residuals", u)
@@ -159,7 +159,7 @@ class Objective(Unconstrained):
         return self._note(u, r), np.concatenate([*(p[0] for p in parts), slope])
 
     def direction(self) -> str:
-        """Tangent sweep with as many columns as free numbers, or an adjoint per residual."""
+        """The sweep to use: tangents (one per free number) or adjoints (one per residual)."""
         rows = max(
             sum(int(np.count_nonzero(o.weight)) for o in r.outputs.values())
             + sum(e.t.size for e in r.events.values())
@@ -189,7 +189,7 @@ class Objective(Unconstrained):
         return whole + np.asarray(jax.hessian(prior)(jnp.asarray(u)))
 
     def signature(self, u: np.ndarray) -> str:
-        """The sequence of events of all experiments, in short."""
+        """The sequence of events of all experiments as a short text."""
         self.value(u)
         return signature(self.seen)
 
@@ -208,7 +208,7 @@ class Objective(Unconstrained):
         return reach(lambda s: self.solutions(here + s * along))
 
     def level(self, u: np.ndarray) -> int:
-        """Whether the gradient exists here."""
+        """The level of trust in the gradient here, by a quick check."""
         if not any(shape.system.events for shape in self.shapes):
             return 0
         return level(self.solutions(jnp.asarray(u)))
@@ -230,7 +230,7 @@ class Objective(Unconstrained):
         )
 
     def size_of_data(self) -> float:
-        """The norm of the weighted data: what residuals are small or large against."""
+        """The norm of the weighted data, as a scale for residuals."""
         parts = [o.weight * o.y for r in self.runs for o in r.outputs.values()]
         parts += [e.weight * e.t for r in self.runs for e in r.events.values()]
         return float(np.sqrt(sum(float(v @ v) for v in parts)))
@@ -249,7 +249,7 @@ class Objective(Unconstrained):
         return found
 
     def matches(self, u: np.ndarray) -> list[dict[str, EventMatch]]:
-        """Which predicted events are which observed ones, by experiment and event."""
+        """Pairs of predicted and observed events, by experiment and event."""
         self.value(u)
         found = []
         for shape, run, seen in zip(self.shapes, self.runs, self.seen, strict=True):
@@ -287,7 +287,7 @@ class Objective(Unconstrained):
         return parts
 
     def _one(self, kind: str, shape: Shape, u: np.ndarray, run: Run) -> Tree:
-        """One experiment; buffers that turn out too small grow."""
+        """Evaluate one experiment; buffers that are too small are enlarged."""
         while True:
             clock = time.perf_counter()
             out = _program(kind, shape, self.how, self._read())(jnp.asarray(u), run)
@@ -306,7 +306,7 @@ class Objective(Unconstrained):
                 return out
 
     def _read(self) -> Key:
-        """The values that functions read when the fit began."""
+        """The values that model functions closed over when the fit began."""
         if self._reads is None:
             self._reads = Reads((*self.shapes, self.how.transform)).key
         return self._reads

@@ -42,7 +42,7 @@ class Target(Protocol):
 
 
 class ConstrainedTarget(Target, Protocol):
-    """The same under constraints: values that stay between `below` and `above`."""
+    """The same with constraints: values that must stay between `below` and `above`."""
 
     below: np.ndarray
     above: np.ndarray
@@ -67,12 +67,12 @@ NO_GRADIENT = "No gradient exists here: an event grazes its guard, or touches it
 
 
 class Unconstrained:
-    """The part of a target that has no constraints, and takes steps of any length."""
+    """The base of targets without constraints, which allow steps of any length."""
 
     below = above = np.zeros(0)
 
     def settle(self, u: np.ndarray) -> None:
-        """Steps are counted from where an optimiser has arrived; see `Cautious`."""
+        """The optimiser is now at `u`, from which steps are measured; see `Cautious`."""
 
     def share(self, u: np.ndarray) -> float:
         return 1.0
@@ -151,8 +151,8 @@ def restarting(
 ) -> Ending:
     """Run `once(u, callback, iterations)`, afresh whenever the sequence of events changes.
 
-    What a quasi-Newton method has learnt of the curvature belongs to one sequence. Where no
-    gradient exists it learns nothing: a step by hand leads away from there.
+    A quasi-Newton method's estimate of the curvature belongs to one sequence. If no gradient exists
+    at a point, a separate step leads away from it (see `leave`).
     """
     left = limits.iterations
     while True:
@@ -225,7 +225,7 @@ def optax(
     target: Target, u: np.ndarray, monitor: Monitor, limits: Limits, rule: OptimiserLike = "adam",
     learning_rate: float = 0.01, resume: Mapping[str, np.ndarray] | None = None, **options: Any,
 ) -> Ending:  # fmt: skip
-    """Adam and friends: any optax rule, projected into the bounds."""
+    """Adam or any other optax rule, projected into the bounds."""
     module = need("optax", "fit", f'optimiser="{rule}"' if isinstance(rule, str) else "optax rules")
     if isinstance(rule, str):
         rule = cast(Rule, getattr(module, rule)(learning_rate, **options))
@@ -240,7 +240,7 @@ def optax(
         target.settle(np.asarray(at))
         value, slope = target.gradient(np.asarray(at))
         if not np.isfinite(value) or not np.all(np.isfinite(slope)):
-            # a step too far: from the best point again, with shorter steps
+            # the step was too long: start again from the best point, with shorter steps
             at, state, shorter = jnp.asarray(best[1]), rule.init(jnp.asarray(best[1])), shorter / 2
             continue
         best = min(best, (value, np.asarray(at)), key=lambda pair: pair[0])
@@ -264,12 +264,12 @@ LEAST_SQUARES = ("lm", "gauss-newton")
 
 
 def is_optax(name: OptimiserLike) -> bool:
-    """Whether an optimiser is a rule of optax, by name or as it is."""
+    """Whether an optimiser is an optax rule, given by name or as an object."""
     return name.lower() in OPTAX if isinstance(name, str) else hasattr(name, "update")
 
 
 def optimiser(name: OptimiserLike) -> Callable[..., Ending]:
-    """The optimiser called `name`; an optax rule stands for itself."""
+    """The optimiser called `name`, which may also be an optax rule."""
     from .constrained_optimisers import ipopt, slsqp
 
     if not isinstance(name, str):
@@ -293,20 +293,20 @@ def optimiser(name: OptimiserLike) -> Callable[..., Ending]:
 
 
 def tell(monitor: Monitor, target: Target, u: np.ndarray, value: float, slope: np.ndarray) -> None:
-    """An iteration ended here; a slope that a bound stops does not count."""
+    """Report an iteration to the monitor; slopes that point out of a bound do not count."""
     target.settle(u)
     steep = steepest(target, u, slope)
     monitor.iteration(u, value, steep, target.events(), target.evaluations())
 
 
 def steepest(target: Target, u: np.ndarray, slope: np.ndarray) -> float:
-    """The largest entry of the gradient that no bound stops."""
+    """The largest entry of the gradient, except those that point out of a bound."""
     stopped = ((u <= target.low) & (slope > 0)) | ((u >= target.high) & (slope < 0))
     return float(np.max(np.abs(np.where(stopped, 0.0, slope)), initial=0.0))
 
 
 def finite(gradient: Callable) -> Callable:
-    """A loss that is larger than any seen, with no slope, where a simulation failed."""
+    """A finite gradient function: where a simulation fails, a large loss with zero slope."""
     largest = [1.0]
 
     def safe(u: np.ndarray) -> tuple[float, np.ndarray]:
@@ -320,7 +320,7 @@ def finite(gradient: Callable) -> Callable:
 
 
 def _inside(u: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Strictly between the bounds, as an interior method wants it."""
+    """A point strictly between the bounds, as interior methods need."""
     width = np.where(np.isfinite(high - low), high - low, np.maximum(np.abs(u), 1.0))
     edge = 1e-8 * width
     return np.clip(
@@ -331,7 +331,7 @@ def _inside(u: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def sobol(free: Free, count: int, seed: int, spread: float = 0.5) -> list[np.ndarray]:
-    """First guesses: a Sobol sequence within the bounds, or around the first guess without any."""
+    """First guesses: a Sobol sequence within the bounds or, without any, around the first guess."""
     if count <= 0:
         return []
     from scipy.stats import qmc

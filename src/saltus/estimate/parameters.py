@@ -28,7 +28,7 @@ P = -1  # the owner of parameters; starts are owned by the experiment with that 
 
 @dataclasses.dataclass(frozen=True)
 class Normal:
-    """A belief about a number before the data: `mean`, give or take `sd`."""
+    """A normal prior with mean `mean` and standard deviation `sd`."""
 
     mean: Number
     sd: Number
@@ -43,7 +43,7 @@ class Normal:
 
 @dataclasses.dataclass(frozen=True)
 class LogNormal:
-    """A belief about a positive number: `median`, up to a factor `factor` either way (1 sd)."""
+    """A log-normal prior with median `median`; one standard deviation is a factor of `factor`."""
 
     median: Number
     factor: Number
@@ -87,7 +87,7 @@ class Block:
 
     @property
     def kind(self) -> tuple:
-        """What is static about it; equal kinds share compiled programs."""
+        """The static part; blocks of equal kind share compiled programs."""
         return (self.leaf, tuple(self.picked.tolist()), self.scale)
 
     def value(self, u: Values) -> Values:
@@ -142,7 +142,7 @@ class Free:
 
     def __init__(self, blocks: Sequence[Block], p: Params, starts: Sequence[Instant | None]):
         self.blocks = tuple(blocks)
-        self.note = ""  # what a user should know of what is not free
+        self.note = ""  # for the user, on numbers that are not free
         self.p, self.starts = p, tuple(starts)
         self.size = sum(b.picked.size for b in self.blocks)
         self.names = [name for b in self.blocks for name in b.names()]
@@ -165,7 +165,7 @@ class Free:
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def natural(self, u: Values) -> Array:
-        """The free numbers, on their own scales."""
+        """The values of the free numbers, from the vector."""
         return jnp.concatenate([b.value(u[b.place]) for b in self.blocks])
 
     def into_p(self, u: Vector, p: Params) -> Params:
@@ -183,7 +183,7 @@ class Free:
         return any(b.prior is not None for b in self.blocks)
 
     def prior_residuals(self, u: Vector) -> Vector:
-        """What the priors add to the residuals, as JAX sees it."""
+        """What the priors add to the residuals, in JAX."""
         parts = [b.prior.residual(b.value(u[b.place])) for b in self.blocks if b.prior]
         return jnp.concatenate([jnp.atleast_1d(v) for v in parts]) if parts else jnp.zeros(0)
 
@@ -201,7 +201,7 @@ class Free:
         return np.concatenate(values), np.concatenate(rows)
 
     def units(self) -> np.ndarray:
-        """What a change is small or large against where a number is near zero."""
+        """The scale of changes of a number near zero."""
         return np.concatenate([np.abs(b.unit) * (b.scale == "linear") for b in self.blocks])
 
     def slopes(self, u: np.ndarray) -> np.ndarray:

@@ -1,12 +1,12 @@
-r"""From a vector to residuals: simulate an experiment and compare.
+r"""From a vector of free numbers to residuals: simulate an experiment and compare.
 
 Four ways to compare an output `y` with samples $y_i$ at $t_i$ (M49):
 
 - `points`: $y(t_i) - y_i$. Exact, but it jumps when an event passes a sample.
 - `integral`: the mean of `y` over each sampling interval minus that of the samples. Continuous and
   differentiable when an event passes a sample.
-- `aligned`: `y` at the time that has the place between predicted events that $t_i$ has between
-  observed ones. Smooth in event times; needs observed event times.
+- `aligned`: `y` at a time whose position between predicted events is the same as that of $t_i$
+  between observed ones. Smooth in event times; needs observed event times.
 - `blended`: `y` with its jumps softened by sigmoids (Matei et al., A.5).
 """
 
@@ -37,7 +37,7 @@ SHARPNESS = 20.0  # of blending, in units of one over the mean sampling interval
 
 
 class Seen(NamedTuple):
-    """What a simulation was like: for decisions, not differentiated."""
+    """Facts about a simulation, for decisions; not differentiated."""
 
     t: Values
     which: Values
@@ -82,7 +82,7 @@ def simulate(shape: Shape, run: Run, u: Vector, how: How, ts: Values | None = No
 
 
 def residuals(shape: Shape, run: Run, u: Vector, how: How) -> tuple[Vector, Seen]:
-    """The weighted residuals of one experiment, and what was seen on the way."""
+    """The weighted residuals of one experiment, and facts about its simulation."""
     ts = jnp.asarray(run.ts)
     if how.loss == "aligned":
         first = simulate(shape, run, u, how)
@@ -129,13 +129,13 @@ def _samples(
 
 
 def _held(y: dict, sol: Solution, p: Params, system: HybridSystem) -> dict[str, Array]:
-    """After a terminal event, outputs stay as they were: data may go on when a prediction ends."""
+    """After a terminal event, outputs stay constant: data may continue after a prediction ends."""
     last = columns(sol.final.x if system.output is None else system.output(sol.final, p), axes=0)
     return {name: jnp.where(sol.reached, v, last[name]) for name, v in y.items()}
 
 
 def _with_integrals(system: HybridSystem) -> HybridSystem:
-    """The same system, with its outputs integrated beside its own rate."""
+    """The same system, with its outputs integrated in addition to its own rate."""
     old, output = system.rate, system.output
 
     def rate(now: Instant, p: Params) -> tuple[Tree, Tree]:
@@ -193,7 +193,7 @@ def _blended(
     y: dict, sol: Solution, log: EventLog, run: Run, p: Params, system: HybridSystem
 ) -> dict[str, Array]:
     r"""Samples with jumps softened: segment k, from a to b, has the weight
-    $\sigma(s (t - a))\,\sigma(s (b - t))$, normalised; outside it stays where it begins or ends."""
+    $\sigma(s (t - a))\,\sigma(s (b - t))$, normalised; outside it keeps its first or last value."""
     ts = jnp.asarray(run.ts)
     s = SHARPNESS * (ts.size - 1) / (ts[-1] - ts[0])
     real = jnp.isfinite(log.t)

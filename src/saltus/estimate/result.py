@@ -1,4 +1,4 @@
-"""What a fit returns: estimates, how sure they are, and everything to look at."""
+"""What a fit returns: estimates, their uncertainty, figures and reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Series(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Fitted(Portable):
-    """One experiment beside its simulation."""
+    """One experiment together with its simulation."""
 
     name: str
     t1: float
@@ -111,13 +111,13 @@ class Fit(Portable):
 
     @property
     def verdict(self) -> str:
-        """The worst of them: TRUSTED, DEGRADED or UNTRUSTED."""
+        """The worst of the certificates: TRUSTED, DEGRADED or UNTRUSTED."""
         return VERDICTS[max(int(c.level) for c in self.certificates)]
 
     @functools.cached_property
     def doubts(self) -> list[tuple[int, dict[str, str]]]:
-        """Why gradients along the search are not to be trusted: of at most 40 iterations, evenly
-        spread, the number and every reason with its verdict (none where all is well)."""
+        """Why gradients along the search cannot be trusted: for at most 40 evenly spaced
+        iterations, the number and its reasons with their verdicts (empty if trusted)."""
         rows = np.unique(np.linspace(0, len(self._path) - 1, CERTIFIED_ITERATIONS).astype(int))
         found = []
         for k in rows if self._path else ():
@@ -135,7 +135,7 @@ class Fit(Portable):
 
     @property
     def ok(self) -> bool:
-        """A minimum was found, and what is left of the data looks like noise."""
+        """Whether a minimum was found and the residuals look like noise."""
         return self.result == "converged"
 
     sd = property(lambda self: self.certainty.sd)
@@ -149,18 +149,18 @@ class Fit(Portable):
 
     @property
     def units(self) -> Units:
-        """Units by name; in another process they are known if the model is."""
+        """Units by name; after unpickling, `None` if the model could not be pickled."""
         lost = isinstance(self._setup, LeftBehind)
         return None if lost else self._setup.scenario.system.units
 
     def __getitem__(self, name: str) -> float:
         """One fitted number by name."""
         if name not in self.names:
-            raise KeyError(f'"{name}" was not free; free were {", ".join(self.names)}.')
+            raise KeyError(f'"{name}" was not free; the free numbers are {", ".join(self.names)}.')
         return float(self.values[self.names.index(name)])
 
     def table(self, most: int = 40) -> str:
-        """The estimates with their 95 % intervals, at a minimum."""
+        """The estimates with their 95 % intervals, as text with at most `most` rows."""
         if self.certainty.why:
             return self._plain_table(most)
         rows = []
@@ -181,7 +181,7 @@ class Fit(Portable):
         return text + _more(len(self.names) - most)
 
     def _plain_table(self, most: int) -> str:
-        """The numbers where nothing is known of how sure they are."""
+        """The numbers if their uncertainty is not known."""
         rows = [
             [n, number(v, 7), unit_of(self.units, n.removeprefix("start.")), number(first, 5)]
             for n, v, first in zip(self.names, self.values, self.initial, strict=True)
@@ -190,7 +190,7 @@ class Fit(Portable):
         return f"{text}{_more(len(self.names) - most)}\nNo intervals: {self.certainty.why}."
 
     def headline(self) -> str:
-        """The result in a few words; what is not determined comes first."""
+        """The result in a few words; numbers that are not determined come first."""
         if self.undetermined and self.result in ("converged", "suspect"):
             many = f"{len(self.undetermined)} of {len(self.names)}"
             return f"{many} numbers are not determined ({self.result})"
@@ -221,7 +221,7 @@ class Fit(Portable):
         return "\n".join(lines)
 
     def _needs_model(self, what: str) -> None:
-        """Say in one sentence why a fit from another process cannot be simulated again."""
+        """Raises an error if a fit from another process cannot be simulated again."""
         if any(isinstance(v, LeftBehind) for v in (self._objective, self._setup)):
             raise RuntimeError(
                 f"fit.{what} simulates the model, which was left behind when this was pickled: its "
@@ -233,11 +233,11 @@ class Fit(Portable):
     def profile(
         self, name: str, points: int = 15, level: float = 0.95, reach: float = 4.0
     ) -> uncertainty.Profile:
-        """Refit everything else for values of `name` around its estimate: an interval without
-        the assumption that the loss is a parabola.
+        """Refit everything else for values of the number `name` around its estimate. This gives an
+        interval without the assumption that the loss is a parabola.
 
-        `points` is the number of values, `level` the probability that the interval holds, and
-        `reach` how far values go to either side, in standard deviations.
+        `points` is the number of values, `level` the confidence level of the interval, and `reach`
+        how far values go to either side, in standard deviations.
         """
         from .monitor import Monitor
 
@@ -253,7 +253,7 @@ class Fit(Portable):
         )
 
     def exact(self) -> uncertainty.Certainty:
-        """Covariance and intervals from the exact Hessian in place of the Gauss–Newton matrix."""
+        """Covariance and intervals from the exact Hessian instead of the Gauss–Newton matrix."""
         self._needs_model("exact")
         return uncertainty.certainty(self._objective, self.u, self._freedom, exact=True)
 
@@ -263,8 +263,8 @@ class Fit(Portable):
         """Predictions with their uncertainty: `{output: (t, low, middle, high)}` (M57).
 
         `experiment` is the number of the experiment, from 0. `ts` are the times; by default 400
-        from its start to its end. Beyond its end they are predicted by a longer simulation.
-        `level` is the probability that a band holds.
+        from its start to its end. Times after its end are predicted by a longer simulation.
+        `level` is the confidence level of the bands.
         """
         self._needs_model("bands")
         o = self._objective
@@ -304,9 +304,9 @@ class Fit(Portable):
         return data_and_fit(self)
 
     def report(self, path: str | Path = "report.html", progress: bool | None = None) -> Path:
-        """Write everything about the fit as one HTML file, and its pictures beside it.
+        """Write a report of the fit to the HTML file `path`, and its figures to a folder beside it.
 
-        Meanwhile a line says so; `progress` as in `fit`.
+        `progress` shows a line meanwhile, by default on a terminal. Needs the extra `plot`.
         """
         from .report import write
 
@@ -315,7 +315,7 @@ class Fit(Portable):
 
 
 def _levels(cert: Certificate) -> np.ndarray:
-    """The level of each reason; a solve that failed has no other."""
+    """The level of each reason; for a solve that failed, only that reason."""
     levels = np.array(cert.levels)
     levels[1:] *= levels[0] == 0
     return levels
@@ -351,7 +351,7 @@ def compared(
 
 
 def _simulate(setup: Setup, objective: Objective, k: int, u: np.ndarray, initial: bool) -> Solution:
-    """One experiment simulated with dense output, as a user would."""
+    """One experiment simulated with dense output, by a plain solve."""
     free, shape = objective.free, objective.shapes[k]
     vector = jnp.asarray(free.initial if initial else u)
     p, start = residuals.restore(shape, objective.runs[k], vector)

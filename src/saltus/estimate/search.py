@@ -1,8 +1,8 @@
-"""Ways out of bad basins: stages over the horizon, many starts, smoother losses first.
+"""Searches that escape poor local minima: stages over the horizon, many starts, smoother losses.
 
-A loss through events has many local minima, and jumps where an event passes a sample. So after a
-local search the result is tested: is it a minimum, and do the residuals look like noise? If not,
-the search goes on by other ways, and the best of all is kept.
+A loss with events has many local minima, and jumps where an event passes a sample. So after a local
+search the result is tested: is it a minimum, and do the residuals look like noise? If not, other
+searches follow, and the best result is kept.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ MOST_STAGES = 40
 STAGE_LEASH, WHOLE_LEASH = (
     1e-4,
     1e-8,
-)  # strength of the leash in a stage, and where all data are seen
+)  # strength of the pull towards the first point, in a stage and with all data
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What a search is made of."""
+    """The settings of a search."""
 
     method: Callable[..., Ending]
     name: OptimiserLike
@@ -51,7 +51,7 @@ class Search:
     known: frozenset = frozenset()  # outputs and events whose noise is known
 
     def afresh(self) -> Search:
-        """The same without the memory of a checkpoint, which belongs to the first search."""
+        """The same without the optimiser state of a checkpoint, which is for the first search."""
         return dataclasses.replace(
             self, options={k: v for k, v in self.options.items() if k != "resume"}
         )
@@ -76,7 +76,7 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A candidate, judged on the whole data."""
+    """A candidate, judged on all data."""
 
     u: np.ndarray
     loss: float
@@ -91,7 +91,7 @@ class Found:
 
 
 def run(kind: str, objective: Objective, u: np.ndarray, search: Search, monitor: Monitor) -> Found:
-    """Search from `u`, in the way called `kind`."""
+    """Search from `u` by the search called `kind`."""
     if kind == "local":
         return local(objective, u, search, monitor)
     if kind == "horizon":
@@ -102,8 +102,8 @@ def run(kind: str, objective: Objective, u: np.ndarray, search: Search, monitor:
 
 
 def automatic(objective: Objective, u: np.ndarray, search: Search, monitor: Monitor) -> Found:
-    """A local search; where that is not convincing, by stages; then from several starts."""
-    if not np.isfinite(objective.value(u)):  # its beginning may well be simulated
+    """A local search; if its result is not good, one by stages, then one from many starts."""
+    if not np.isfinite(objective.value(u)):  # its beginning may still be simulated
         return horizon(objective, u, search, monitor)
     best = local(objective, u, search, monitor)
     if best.good or search.name not in LEAST_SQUARES:
@@ -129,7 +129,7 @@ def local(objective: Objective, u: np.ndarray, search: Search, monitor: Monitor)
 def multistart(
     objective: Objective, u: np.ndarray, search: Search, monitor: Monitor, skip_first: bool = False
 ) -> Found:
-    """Many first guesses by their loss; local searches from the best of them."""
+    """Many first guesses, ranked by their loss; local searches from the best of them."""
     guesses = [*([] if skip_first else [u]), *sobol(objective.free, 4 * search.starts, search.seed)]
     losses = [objective.value(guess) for guess in guesses]
     ranked = [guesses[k] for k in np.argsort(losses) if np.isfinite(losses[k])][: search.starts]
@@ -147,7 +147,7 @@ def multistart(
 
 
 def horizon(objective: Objective, u: np.ndarray, search: Search, monitor: Monitor) -> Found:
-    """Fit the beginning first, then more and more: events come into view one by one (M53)."""
+    """Fit the beginning first, then more and more, so that events are added one by one (M53)."""
     done, step, shortest, before = 0.0, 1 / 8, SHORTEST_STAGE, np.inf
     known = search.known >= {n for r in objective.runs for n in (*r.outputs, *r.events)}
     for _ in range(MOST_STAGES):
@@ -179,7 +179,7 @@ def horizon(objective: Objective, u: np.ndarray, search: Search, monitor: Monito
 
 
 class Leashed(Unconstrained):
-    """A target whose weakly determined directions stay where they are."""
+    """A target with a weak pull towards a point, which fixes undetermined directions."""
 
     def __init__(self, target: Objective, u: np.ndarray, strength: float = STAGE_LEASH):
         self._target, self._home = target, np.array(u)
@@ -210,7 +210,7 @@ class Leashed(Unconstrained):
 
 # -- judging --------------------------------------------------------------------------------------
 def judged(objective: Objective, ending: Ending, search: Search) -> Found:
-    """Is it a minimum, and does it explain the data?"""
+    """Whether the end of a search is a minimum, and whether it explains the data."""
     u = np.clip(ending.u, objective.low, objective.high)
     value = objective.value(u)
     if not np.isfinite(value):
@@ -221,7 +221,7 @@ def judged(objective: Objective, ending: Ending, search: Search) -> Found:
 
 
 def is_minimum(objective: Objective, u: np.ndarray, name: OptimiserLike) -> bool:
-    """No direction within the bounds reduces the linearised loss noticeably."""
+    """Whether no direction within the bounds reduces the linearised loss noticeably."""
     if name not in LEAST_SQUARES and objective.free.size > 100:
         value, slope = objective.gradient(u)
         if np.sqrt(2 * value) <= EXACT_PART * objective.size_of_data():

@@ -1,4 +1,4 @@
-"""What is free, from what a user writes: names, patterns, bounds, scales, priors."""
+"""The free numbers, from names, patterns, bounds, scales and priors as users write them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def choose(
 
 def _held(whole: Sequence[str]) -> str:
     return (
-        f"Whole numbers are held: {', '.join(whole)}. Write {whole[0]} as 1.0, not 1, or name it "
+        f"Whole numbers are fixed: {', '.join(whole)}. Write {whole[0]} as 1.0, not 1, or name it "
         "in free= to estimate it."
     )
 
@@ -117,7 +117,7 @@ def _floating(leaf: object) -> bool:
 
 
 def _matching(name: str, table: Mapping[str, _Entry]) -> dict[str, np.ndarray]:
-    """Leaf names and entries meant by a name: exact, an entry, a prefix, a pattern."""
+    """The leaves and entries that a name means: an exact name, an entry, a prefix, a pattern."""
     everything = lambda key: np.arange(table[key].value.size)
     if name in table:
         return {name: everything(name)}
@@ -127,7 +127,7 @@ def _matching(name: str, table: Mapping[str, _Entry]) -> dict[str, np.ndarray]:
         return {stem: np.array([np.ravel_multi_index(place, table[stem].value.shape)])}
     several = [k for k in table if k.startswith((f"{name}.", f"{name}["))]
     several = several or [k for k in table if fnmatch.fnmatchcase(k, name)]
-    if not several and name.startswith("start"):  # of every experiment its own
+    if not several and name.startswith("start"):  # one for each experiment
         several = [k for k in table if k.endswith(f".{name}") or f".{name}." in k]
     if not several:
         raise ValueError(str(unknown(name, table)))
@@ -189,7 +189,7 @@ def _block(
         prior = Normal(*prior)
     spread = getattr(prior, "sd", getattr(prior, "factor", 2.0))
     if np.any(np.asarray(spread) <= (1.0 if isinstance(prior, LogNormal) else 0.0)):
-        raise ValueError(f'prior of "{entry.name}" has a spread of {spread}: too small.')
+        raise ValueError(f'the spread {spread} of the prior of "{entry.name}" is too small.')
     unit = np.where(value == 0, 1.0, np.abs(value))
     if scale == "log":
         unit = np.sign(value)

@@ -1,4 +1,4 @@
-"""From what a user gives to `fit` to experiments as arrays."""
+"""From the arguments of `fit` to experiments as arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .selection import BoundsLike, FreeNames, choose
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setup:
-    """Everything a fit starts from."""
+    """Everything that a fit starts with."""
 
     scenario: Scenario
     experiments: list[Experiment]
@@ -39,7 +39,7 @@ class Setup:
     noise: dict[str, float]
     shapes: list[Shape]
     runs: list[Run]
-    note: str = ""  # of what was left out
+    note: str = ""  # on data that were left out
 
 
 def scenario_of(
@@ -49,7 +49,7 @@ def scenario_of(
     t1: float | None,
     method: Method | None,
 ) -> Scenario:
-    """The model as a scenario, with what is given here in place of its own."""
+    """The model as a scenario, with the given values in place of its own."""
     if isinstance(model, HybridSystem):
         missing = [n for n, v in (("p", p), ("start", start)) if v is None]
         if missing or start is None:
@@ -76,7 +76,7 @@ def set_up(
     priors: Mapping | None,
     noise: float | Mapping[str, float] | None,
 ) -> Setup:
-    """Match data and model, choose what is free, and make arrays of it all."""
+    """Match data and model, choose the free numbers, and convert everything to arrays."""
     listed = experiments(data)
     if t1 is not None:
         listed = [e if e.t1 is not None else dataclasses.replace(e, t1=float(t1)) for e in listed]
@@ -136,7 +136,7 @@ def _own(scenario: Scenario, e: Experiment) -> tuple[StartLike, Params]:
 
 
 def _own_noise(measured: list, events: list) -> dict[str, float]:
-    """What all experiments that measure it bring themselves."""
+    """Standard deviations of quantities for which every experiment gives its own."""
     every: dict[str, list[Measured]] = {}
     for m in (*measured, *events):
         for name, one in m.items():
@@ -164,7 +164,7 @@ def _check_set(listed: list[Experiment], chosen: Free) -> None:
         both = sorted(set(e.set) & free)
         if both:
             raise ValueError(
-                f'fit: experiment {e.name} sets "{both[0]}", which is free. Leave it out of one.'
+                f'fit: experiment {e.name} sets "{both[0]}", which is also free. Leave out one.'
             )
 
 
@@ -195,7 +195,7 @@ def _end(
     if begin < first - 1e-12 * max(abs(first), 1.0):
         raise ValueError(
             f"data: experiment {e.name} has a measurement at t = {begin:.6g}, before its start at "
-            f"t = {first:.6g}. Move the start, or drop it."
+            f"t = {first:.6g}. Move the start, or drop the measurement."
         )
     if e.t1 is not None and e.t1 < last:
         raise ValueError(
@@ -212,8 +212,8 @@ def _end(
 
 
 def _beyond(scenario: Scenario, events: Mapping[str, Measured], first: float, last: float) -> float:
-    """Where data end with an event, half its distance to the one before is simulated on: a
-    prediction that is late must be seen."""
+    """The end of a simulation whose data end with an event: later by half the time since the event
+    before, so that a late prediction is included."""
     seen = np.sort(np.concatenate([v.t for v in events.values()] or [np.zeros(0)]))
     if not seen.size or seen[-1] < last:
         return last

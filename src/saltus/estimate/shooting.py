@@ -27,7 +27,7 @@ from .residuals import restore
 from .search import Found, Search, local
 from .setup import Setup
 
-PULL = (1.0, 10.0, 100.0, 1000.0)  # weights of the gaps, one round each
+PULL = (1.0, 10.0, 100.0, 1000.0)  # weights of the gaps, in one round of fitting each
 
 
 class Shots:
@@ -55,7 +55,8 @@ def shoot(
 ) -> Shots:
     """Simulate between consecutive `times`, every segment but the first from its own `nodes`.
 
-    `nodes` is a pytree like `x` with a leading axis of one entry per inner time. `gaps` has the
+    `system`, `start`, `p`, `method`, `max_steps` and `max_events` are as for `solve`. `nodes` is a
+    pytree like `x` with a leading axis of one entry per inner time. `gaps` of the result has the
     same structure: ends of segments minus the nodes they should meet; constrain them to 0. `ts`
     are save times, one row per segment. Discrete states and modes pass from segment to segment.
     """
@@ -99,7 +100,7 @@ def shoot_and_fit(
     monitor: Monitor,
     segments: int,
 ) -> Found:
-    """Fit with free segment starts, pull the segments together, then fit the whole trajectory."""
+    """Fit with free segment starts, close the gaps, then fit the whole trajectory."""
     target = Segmented(setup, objective, u, segments)
     vector = target.first
     for pull in PULL:
@@ -230,7 +231,7 @@ def _first_nodes(setup: Setup, k: int, p: Params, start: Instant, times: np.ndar
 
 
 def _sizes(nodes: Tree, x: Tree) -> Tree:
-    """How large each state is: what a gap is small or large against."""
+    """The size of each state, as a scale for gaps."""
 
     def one(v: Array, first: Number) -> float:
         size = float(jnp.max(jnp.abs(v), initial=0.0)) + float(jnp.max(jnp.abs(jnp.asarray(first))))
@@ -240,7 +241,7 @@ def _sizes(nodes: Tree, x: Tree) -> Tree:
 
 
 def _by_segment(ts: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Save times in rows, one per segment and padded with its end; and where each one went."""
+    """Save times in rows, one per segment and padded with its end; and the index of each."""
     k = np.clip(np.searchsorted(times, ts, side="right") - 1, 0, times.size - 2)
     most = max(int(np.max(np.bincount(k), initial=1)), 1)
     rows = np.repeat(times[1:, None], most, axis=1)

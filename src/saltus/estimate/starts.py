@@ -1,4 +1,4 @@
-"""First guesses: drawn where the loss exists; how searches from them ended, in words and lists."""
+"""First guesses at which the loss is finite, and how the searches from them ended."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from .constrained_loss import Problem
 
 DRAWS_PER_START = 32  # until its loss is finite
-CHOICES_PER_START = 4  # among which those that keep the constraints are preferred
+CHOICES_PER_START = 4  # among which those that satisfy the constraints are preferred
 VIOLATION_LIMIT = 1e-6  # largest violation of a constraint that counts as none, relative above 1
 REASON_LENGTH = 70  # characters of an error in a table
 SHOWN_PARAMETERS = 3  # of an end, in a table
 LOSS_DIFFERENCE = 1e-6  # losses that are closer are equal, relative above 1
-SAME_DISTANCE = 1e-4  # of ends that are one place
-NEAR_DISTANCE = 1e-2  # of ends that are one place if the loss is no higher between
-BETWEEN = (0.5, 0.382)  # shares of the way: in the middle alone there may be a third minimum
-MOST_FALLS = 5  # stationary points that are no minima and are left, in one search
+SAME_DISTANCE = 1e-4  # ends that are closer are the same point
+NEAR_DISTANCE = 1e-2  # ends that are closer are the same if the loss is no higher in between
+BETWEEN = (0.5, 0.382)  # shares of the way; in the middle alone there may be a third minimum
+MOST_FALLS = 5  # stationary points that are not minima, after which a search ends
 NOTHING_BETTER = "No better point was found in ever smaller boxes around this one"
 AT_A_KINK = (
-    f"{NOTHING_BETTER}: a minimum at a kink, where the sequence of events changes, or an event "
-    "that just does not happen holds it back. Make that a constraint, or try starts=8."
+    f"{NOTHING_BETTER}. It is a minimum at a kink, where the sequence of events changes, or is "
+    "limited by an event that only just does not happen. Make that a constraint, or try starts=8."
 )
 IT_JUMPS = (
     f"{NOTHING_BETTER}, and its gradient is not zero: the loss, a constraint or its gradient jumps "
     "here. Mark a kink with saltus.when, or try starts=8."
 )
 STUCK = (
-    f"{NOTHING_BETTER}, though its gradient is not zero. A loss with errors of its own does that: "
+    f"{NOTHING_BETTER}, although its gradient is not zero. The reason may be errors of the loss: "
     "simulate with smaller rtol and atol, or try starts=8."
 )
 STALLED = (AT_A_KINK, IT_JUMPS, STUCK)
@@ -57,18 +57,18 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What curvature says of a point."""
+    """What the curvature says about a point."""
 
     kind: str  # "minimum", "flat", "falls" (not a minimum), "steep" (not stationary), "unknown"
     lower: np.ndarray | None = None  # a point near it with a smaller loss
-    along: np.ndarray | None = None  # the direction this is about
+    along: np.ndarray | None = None  # the direction of least curvature
     curvature: float = 0.0
-    why: str = ""  # nothing is known; how far it is
+    why: str = ""  # why the kind is unknown, or a limit of what is known
 
 
 @dataclasses.dataclass(frozen=True)
 class Judged(Ending):
-    """Where a search ended, what its curvature says, and how many stationary points it left."""
+    """Where a search ended, its curvature, and how many stationary points it passed."""
 
     seen: Look = Look("unknown")
     left: int = 0
@@ -97,7 +97,7 @@ def place(end: np.ndarray | None, names: Sequence[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line; of one from a function that compiled code calls, what that raised."""
+    """An error in one line; for a callback from compiled code, the error that it raised."""
     text = str(error).strip().splitlines()
     if text and text[0].endswith("Traceback (most recent call last):"):
         return next(line for line in reversed(text) if line and not line[0].isspace())
@@ -105,10 +105,10 @@ def first_line(error: BaseException) -> str:
 
 
 def drawn(problem: Problem, count: int, seed: int) -> tuple[list[np.ndarray], dict[str, int]]:
-    """First guesses at which loss, constraints and gradient are finite; and why others were not.
+    """First guesses with finite loss, constraints and gradient; and why others were rejected.
 
-    A Sobol sequence within the bounds is gone through until there are enough of them. Of those that
-    were looked at, the ones that keep the constraints come first.
+    Points of a Sobol sequence within the bounds are tried until there are enough. Those that
+    satisfy the constraints come first.
     """
     rejected: collections.Counter[str] = collections.Counter()
     found: list[tuple[float, int, np.ndarray]] = []
@@ -127,7 +127,7 @@ def drawn(problem: Problem, count: int, seed: int) -> tuple[list[np.ndarray], di
             found.append((max(problem.violation(u), VIOLATION_LIMIT), k, u))
     best = sorted(found, key=lambda entry: entry[:2])
     if len(best) > count:
-        rejected["others keep the constraints better"] += len(best) - count
+        rejected["others satisfy the constraints better"] += len(best) - count
     return [u for _, _, u in best[:count]], dict(rejected)
 
 
@@ -140,7 +140,7 @@ def refused(problem: Problem, u: np.ndarray) -> str:
 
 
 def counted(rejected: dict[str, int], wanted: int, got: int) -> str:
-    """What was rejected on the way to `got` further starts of `wanted`, in words."""
+    """How many draws were rejected to find `got` of `wanted` further starts, in words."""
     if not rejected:
         return ""
     many = sum(rejected.values())
@@ -153,10 +153,9 @@ def counted(rejected: dict[str, int], wanted: int, got: int) -> str:
 
 
 def tally(starts: list[Start], best: Start, scale: np.ndarray, between: Callable) -> str:
-    """How the starts ended, beside the best of them, in words; places count, not only losses.
+    """How the starts ended, compared to the best of them, in words, by loss and by place.
 
-    `between(a, b)` is the largest loss seen on the way; `scale` is what a distance is large or
-    small against.
+    `between(a, b)` is the largest loss found between two ends; `scale` is the scale of distances.
     """
     ends = [s for s in starts if s.result == "converged" and s.violation <= VIOLATION_LIMIT]
     level = best.loss + LOSS_DIFFERENCE * max(1.0, abs(best.loss))
@@ -173,14 +172,14 @@ def tally(starts: list[Start], best: Start, scale: np.ndarray, between: Callable
         where = "another place" if len(places) == 2 else f"{len(places) - 1} other places"
         parts.append(f"{away} at {where} with the same loss")
     if higher:
-        parts.append(f"{higher} in a higher one")
+        parts.append(f"{higher} with a higher loss")
     others = collections.Counter(s.result for s in starts if s.result != "converged")
     parts += [f"{n} {name.replace('_', ' ')}" for name, n in others.items()]
     return ", ".join(parts)
 
 
 def _one_place(a: Start, b: Start, scale: np.ndarray, between: Callable, level: float) -> bool:
-    """Whether two ends are the same place, up to what an optimiser leaves."""
+    """Whether two ends are the same point, up to the accuracy of an optimiser."""
     one, other = np.asarray(a.end), np.asarray(b.end)
     size = np.maximum(scale, np.maximum(np.abs(one), np.abs(other)))
     far = float(np.max(np.abs(one - other) / np.where(size > 0, size, 1.0), initial=0.0))
@@ -188,7 +187,7 @@ def _one_place(a: Start, b: Start, scale: np.ndarray, between: Callable, level: 
 
 
 def verdict(problem: Problem, ending: Judged, first: float) -> tuple[str, str]:
-    """How a search ended, and in words."""
+    """How a search ended, as a keyword and in words."""
     u, message = ending.u, ending.message.rstrip(".")
     if problem.violation(u) > VIOLATION_LIMIT and ending.message == OUT_OF_ITERATIONS:
         return "out_of_iterations", (
@@ -201,7 +200,7 @@ def verdict(problem: Problem, ending: Judged, first: float) -> tuple[str, str]:
             "violation is least."
         )
     if not ending.satisfied and problem.value(u) < -1e9 * max(1.0, abs(first)):
-        return "failed", "The loss falls without end: it has no lower bound. Give bounds."
+        return "failed", "The loss falls without limit: it has no lower bound. Give bounds."
     if ending.message in STALLED:
         return "stalled", ending.message
     if not ending.satisfied:
@@ -210,35 +209,35 @@ def verdict(problem: Problem, ending: Judged, first: float) -> tuple[str, str]:
     if seen.kind == "falls":
         return "stationary", (
             f"Stationary, but not a minimum: the loss curves downwards along {along} (second "
-            f"derivative {seen.curvature:.2g}), and no lower point was found near. Try another "
+            f"derivative {seen.curvature:.2g}), and no lower point was found nearby. Try another "
             "first guess, or starts=8."
         )
     if seen.kind == "minimum":
         return "converged", f"A local minimum{seen.why} ({message})."
     if seen.kind == "flat":
         return "converged", (
-            f"A local minimum or a flat place: the loss hardly changes along {along} ({message})."
+            f"A local minimum or a flat region: the loss hardly changes along {along} ({message})."
         )
     return "converged", f"Stationary ({message}). Whether it is a minimum is not known: {seen.why}."
 
 
 def _unfinished(problem: Problem, ending: Judged) -> str:
-    """What to know of a search that did not come to its end."""
+    """Why a search did not converge."""
     if ending.left > MOST_FALLS:
         return (
-            f"It left {ending.left} stationary points that are no minima, each for a lower point; "
-            "this is the last. Go on from here, or try another first guess."
+            f"It passed {ending.left} stationary points that are not minima, each followed by a "
+            "lower point; this is the last. Continue from here, or try another first guess."
         )
     _, slope = problem.gradient(ending.u)
     steep = float(np.max(np.abs(slope), initial=0.0))
     return (
-        f"The iterations ran out before the search came to its end; the largest entry of the "
+        f"The iterations ran out before the search converged; the largest entry of the "
         f"gradient is {steep:.2g}. Raise max_iterations."
     )
 
 
 def _along(problem: Problem, direction: np.ndarray | None) -> str:
-    """The parameters that a direction is mostly made of."""
+    """The parameters with the largest parts in a direction."""
     if direction is None:
         return ""
     size = np.abs(direction)
@@ -248,12 +247,12 @@ def _along(problem: Problem, direction: np.ndarray | None) -> str:
 
 
 def on_the_way(ending: Judged) -> str:
-    """What was left on the way, in words."""
+    """Stationary points that were passed by the search, in words."""
     if not ending.left or ending.left > MOST_FALLS:
         return ""
     what = (
-        "A stationary point that is no minimum was"
+        "A stationary point that is not a minimum was"
         if ending.left == 1
-        else (f"{ending.left} stationary points that are no minima were")
+        else (f"{ending.left} stationary points that are not minima were")
     )
-    return f"{what} left for a lower one on the way."
+    return f"{what} passed on the way to a lower one."

@@ -1,4 +1,4 @@
-"""Whether a point is stationary: constraints and bounds that hold it, and with which forces."""
+"""Whether a point is stationary: its active constraints and bounds, and their multipliers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from .constrained_loss import Problem
 
 ACTIVE_DISTANCE, FLAT_SLOPE = 1e-4, 1e-3  # to a bound that holds a point; of a gradient, relative
-HOLDING_FORCE = 1e-6  # relative to the gradient: a smaller one does not hold
+HOLDING_FORCE = 1e-6  # relative to the gradient: a constraint with a smaller force is not firm
 
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """The constraints and bounds at which a point stands, and the forces with which they hold."""
+    """The active constraints and bounds at a point, and their forces (multipliers)."""
 
     rows: np.ndarray  # the gradient of each
     forces: np.ndarray
-    firm: np.ndarray  # whether it is an equality, or does hold
-    which: np.ndarray  # its place among the constraints; of a bound, after them all
-    off: float  # what the forces leave of the gradient, relative to it; without forces, all of it
+    firm: np.ndarray  # whether it is an equality, or has a force
+    which: np.ndarray  # its index among the constraints, followed by the bounds
+    off: float  # the unbalanced part of the gradient, relative; without forces, its norm
 
 
 def standing(problem: Problem, u: np.ndarray) -> Standing:

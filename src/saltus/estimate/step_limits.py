@@ -1,8 +1,8 @@
-"""Steps that stay within reach of the linearisation, and gradients that exist.
+"""Limits on steps, so that they stay where the linearisation is valid and gradients exist.
 
 A step that changes the sequence of events leaves the branch on which residuals and Jacobian were
-computed. It is allowed as far as the margins of the events say that the branch reaches, and a
-little further, so that the next branch can be entered; beyond, the optimiser is told to shorten it.
+computed. It may go as far as the branch extends by the margins of the events, and a little further,
+so that the next branch can be entered; longer steps are refused, so the optimiser shortens them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FREE_STEP = 1e-3  # relative to the parameters: shorter ones are always allowed
 
 
 class Cautious:
-    """A target that refuses steps beyond the reach of its linearisation."""
+    """A target that refuses steps beyond the range of its linearisation."""
 
     def __init__(self, target: Any, u: np.ndarray):
         self._target = target
@@ -40,7 +40,7 @@ class Cautious:
         return getattr(self._target, name)
 
     def settle(self, u: np.ndarray) -> None:
-        """The optimiser has arrived at `u`: steps are counted from here."""
+        """The optimiser is now at `u`, from which steps are measured."""
         self._home = np.array(u)
 
     def share(self, u: np.ndarray) -> float:
@@ -78,15 +78,15 @@ def reach(simulate: Callable[[Scalar], Sequence[Solution]]) -> float:
 
 
 def level(solutions: Sequence[Solution]) -> int:
-    """The worst of their first looks."""
+    """The worst level of the solutions, by a quick check."""
     return max((int(np.max(np.asarray(quick_level(s)))) for s in solutions), default=0)
 
 
 def leave(target: Target, u: np.ndarray) -> np.ndarray | None:
     """A point near `u`, down the gradient, at which a gradient exists; None if there is none.
 
-    What was computed where no gradient exists must not enter the memory of a quasi-Newton method,
-    so this step is taken by hand.
+    Values from points without a gradient must not enter the memory of a quasi-Newton method, so
+    this step is taken outside of it.
     """
     value, slope = target.gradient(u)
     size = float(np.max(np.abs(slope), initial=0.0))

@@ -1,4 +1,4 @@
-r"""How sure: covariance, intervals, weak directions, profiles (M54 to M57).
+r"""Uncertainty: covariance, intervals, weak directions, profiles (M54 to M57).
 
 Near the minimum the loss is $\tfrac12 |r^*|^2 + \tfrac12 |J (u - u^*)|^2$, so the covariance of
 the vector is $(J^T J)^{-1}$ when residuals are weighted by their standard deviations; with the
@@ -19,15 +19,15 @@ from .objective import Objective
 from .optimisers import Ending, Unconstrained
 from .parameters import Free
 
-WEAK_DEVIATION = 0.5  # relative, one standard deviation: a direction known worse is weak
-BOUND_DISTANCE = 1e-6  # relative: a number so close to a bound is on it
+WEAK_DEVIATION = 0.5  # a direction with a larger relative standard deviation is weak
+BOUND_DISTANCE = 1e-6  # relative: a number closer to a bound is on it
 SINGULAR_PART = 1e-12  # of the largest singular value: smaller ones are zero
 ZERO_PART = 1e-3  # of its unit: a smaller number has no relative change
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Certainty:
-    """Standard deviations and intervals of the free numbers, and the directions they hide in."""
+    """Standard deviations and intervals of the free numbers, and weakly determined directions."""
 
     covariance: np.ndarray  # of the numbers on their own scales; NaN where not determined
     correlation: np.ndarray
@@ -37,7 +37,7 @@ class Certainty:
     at_bound: list[bool]
     spectrum: tuple[np.ndarray, np.ndarray]  # singular values and directions, relative changes
     weak: list[str]
-    why: str = ""  # nothing is known, for this reason
+    why: str = ""  # the reason if nothing is known
     names: list[str] = dataclasses.field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ def certainty(
     exact: bool = False,
     level: float = 0.95,
 ) -> Certainty:
-    """Everything about the point `u`. `freedom`: degrees of freedom of an estimated noise."""
+    """The uncertainty at `u`. `freedom` is the degrees of freedom of an estimated noise."""
     free = objective.free
     j = objective.jacobian(u)
     held = at_bounds(objective, u, j)
@@ -82,7 +82,7 @@ def certainty(
     with np.errstate(invalid="ignore"):
         correlation = np.where(np.isinf(np.outer(sd, sd)), np.nan, covariance / np.outer(sd, sd))
     size, unit = np.abs(values), free.units()
-    zero = ~(size > ZERO_PART * unit)  # NaN, too
+    zero = ~(size > ZERO_PART * unit)  # also true for NaN
     size = np.where(zero, np.where(unit, unit, 1.0), size)
     relative = j * (size / np.where(slopes == 0, 1.0, slopes))
     relative[:, held] = 0.0
@@ -97,16 +97,16 @@ def certainty(
 
 
 def undetermined(free: Free, values: np.ndarray, known: Certainty, blind: bool) -> list[str]:
-    """Numbers of which one standard deviation is as large as they are, or as their unit is.
+    """Numbers whose standard deviation is at least as large as they are, or as their unit.
 
-    Where nothing is known of the noise (`blind`): those that no data could determine."""
+    If nothing is known about the noise (`blind`), those that the data cannot determine at all."""
     size = np.inf if blind else np.maximum(np.abs(values), free.units())
     lost = ~(known.sd < size) & ~np.asarray(known.at_bound, bool)
     return [name for name, yes in zip(free.names, lost, strict=True) if yes]
 
 
 def unknown(known: Certainty, why: str) -> Certainty:
-    """The same where nothing can be said: not at a minimum, or not of the noise."""
+    """The same without uncertainties: not at a minimum, or with unknown noise."""
     nothing = np.full_like(known.sd, np.inf)
     return dataclasses.replace(
         known, sd=nothing, low=-nothing, high=nothing, weak=[], why=why,
@@ -116,7 +116,7 @@ def unknown(known: Certainty, why: str) -> Certainty:
 
 
 def at_bounds(objective: Objective, u: np.ndarray, j: np.ndarray) -> np.ndarray:
-    """Which numbers a bound holds: on it, and wanting to go beyond."""
+    """Which numbers are on a bound, with a gradient that points out of it."""
     slope = j.T @ objective.residuals(u)
     edge = BOUND_DISTANCE * np.maximum(1.0, np.abs(u))
     return ((u <= objective.low + edge) & (slope >= 0)) | (
@@ -125,7 +125,7 @@ def at_bounds(objective: Objective, u: np.ndarray, j: np.ndarray) -> np.ndarray:
 
 
 def inverse(square: np.ndarray) -> np.ndarray:
-    """The inverse of a symmetric matrix; infinite variance along directions nothing determines."""
+    """The inverse of a symmetric matrix; infinite variance along undetermined directions."""
     if not square.size:
         return square
     scale = np.sqrt(np.abs(np.diag(square)))
@@ -139,7 +139,7 @@ def inverse(square: np.ndarray) -> np.ndarray:
 
 
 def quantile(level: float, freedom: float | None) -> float:
-    """How many standard deviations an interval reaches."""
+    """The half-width of an interval, in standard deviations."""
     upper = 0.5 + 0.5 * level
     if freedom is None:
         return float(scipy.special.ndtri(upper))
@@ -151,7 +151,7 @@ def weak_directions(
 ) -> list[str]:
     """Directions that the data hardly determine, in words.
 
-    `rows` are relative changes; of numbers with a unit in `absolute`, changes in that unit.
+    `rows` are relative changes; for numbers with a unit in `absolute`, changes in that unit.
     """
     unit = np.broadcast_to(np.asarray(absolute, dtype=float), (len(names),))
     sentences = []
@@ -164,7 +164,7 @@ def weak_directions(
 
 
 def _sentence(names: list[str], row: np.ndarray, sd: float, unit: np.ndarray) -> str:
-    """One direction; what has no percentage, being near zero, is told by how much it changes."""
+    """One direction; for numbers near zero, absolute changes instead of percentages."""
     order = np.argsort(-np.abs(row))
     main = [k for k in order if abs(row[k]) > 0.2 * abs(row[order[0]])][:5]
     main.sort(key=lambda k: bool(np.isfinite(unit[k])))  # percentages first, otherwise as before
@@ -227,7 +227,7 @@ class Held(Unconstrained):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Profile:
-    """The least loss for given values of one number, and the interval it implies."""
+    """The least loss for given values of one number, and the resulting interval."""
 
     name: str
     values: np.ndarray
@@ -248,7 +248,7 @@ def profile(
     """Refit everything else for values of `name` around its estimate, outwards from the middle."""
     free: Free = objective.free
     if name not in free.names:
-        raise ValueError(f'profile: "{name}" is not free; free are {", ".join(free.names)}.')
+        raise ValueError(f'profile: "{name}" is not free; there are {", ".join(free.names)}.')
     k = free.names.index(name)
     width = reach * sd if np.isfinite(sd) and sd > 0 else 0.5 * max(abs(u[k]), 1.0)
     grid = np.clip(
@@ -261,7 +261,7 @@ def profile(
         for m in way:
             held = Held(objective, k, float(grid[m]))
             if not np.isfinite(held.value(rest)):
-                break  # cannot be simulated from here on
+                break  # further values cannot be simulated
             if rest.size:
                 rest = refit(held, rest).u
             losses[m] = objective.value(held.whole(rest))
@@ -273,7 +273,7 @@ def profile(
 
 
 def _crossing(values: np.ndarray, off: np.ndarray, best: int) -> tuple[float, float]:
-    """Where a curve crosses zero to the left and to the right of its least point."""
+    """Where a curve crosses zero to the left and to the right of its minimum."""
     ends = []
     for way in (range(best, 0, -1), range(best, values.size - 1)):
         step = -1 if way.step == -1 else 1
@@ -281,7 +281,7 @@ def _crossing(values: np.ndarray, off: np.ndarray, best: int) -> tuple[float, fl
         for m in way:
             a, b = off[m], off[m + step]
             if a <= 0 < b:
-                # the profile is near a parabola, so its root is interpolated in sqrt
+                # the profile is nearly a parabola, so its square root is interpolated
                 end = values[m] + (values[m + step] - values[m]) * (-a) / (b - a)
                 break
         ends.append(float(end))

@@ -1,4 +1,4 @@
-"""Tables as people have them: CSV and Parquet files, data frames, mappings of columns."""
+"""Tables in common forms: CSV and Parquet files, data frames, mappings of columns."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .units import split
 TIME = ("t", "time", "Time")
 MISSING = ("", "na", "nan", "n/a", "null", "none", "-", "nat", "<na>")
 SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
-Place = Callable[[Any], str]  # of a row, by its number
+Place = Callable[[Any], str]  # from the number of a row to its place in words
 
 
 class Table(dict[str, Any]):
-    """Columns by their headers, and where their rows stand."""
+    """Columns by their headers, and a function that names the place of a row."""
 
     def __init__(self, columns: Mapping[str, Any], place: Place = lambda k: f"row {k + 1}"):
         super().__init__(columns)
         self.place = place
         self.index = ""  # the header of what was the index of a data frame
-        self.moments = False  # whether that has dates or durations
+        self.moments = False  # whether the index has dates or durations
         self.note = ""  # on how a file was read
 
 
 @runtime_checkable
 class Frame(Protocol):
-    """A data frame, of pandas or of another library that has the same."""
+    """A data frame, of pandas or of another library with the same interface."""
 
     columns: Iterable[Hashable]
     index: Iterable[Hashable]
@@ -49,19 +49,19 @@ class Words:
     """A column in which not every cell is a number."""
 
     def __init__(self, cells: Sequence[str], place: Place, mark: str = ","):
-        self.cells, self.place, self.mark = list(cells), place, mark  # `mark` is between cells
+        self.cells, self.place, self.mark = list(cells), place, mark  # `mark` separates cells
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.cells)
 
     def has_numbers(self) -> bool:
-        """Whether some of its cells are."""
+        """Whether some of its cells are numbers."""
         return any(
             cell.lower() not in MISSING and _number(cell, self.mark) is not None for cell in self
         )
 
     def complaint(self) -> str:
-        """The first cell that is no number, and where it stands."""
+        """The first cell that is not a number, and where it is."""
         k = next((k for k, cell in enumerate(self.cells) if _number(cell, self.mark) is None), 0)
         return (
             f'{self.place(k)}: "{self.cells[k]}" is not a number. Missing values are empty cells '
@@ -87,14 +87,14 @@ def read_table(path: str | Path) -> Table:
 
 
 def _arrow(column: Any) -> np.ndarray:
-    """A column of Parquet; dates in a time zone keep it."""
+    """A column of Parquet; dates keep their time zone."""
     values = column.to_numpy()
     zoned = values.dtype.kind == "M" and getattr(column.type, "tz", None)
     return np.datetime_as_string(values, timezone="UTC") if zoned else values
 
 
 def read_csv(path: str | Path) -> Table:
-    """The columns of a CSV file: numbers, or `Words` where a cell is none."""
+    """The columns of a CSV file: numbers, or `Words` if some cell is not a number."""
     path = Path(path)
     text, note = _text(path)
     numbered = enumerate(text.splitlines(), 1)
@@ -121,12 +121,12 @@ def read_csv(path: str | Path) -> Table:
 
 
 def _text(path: Path) -> tuple[str, str]:
-    """What a file says, and a note where it is not in UTF-8."""
+    """The text of a file, and a note if it is not in UTF-8."""
     data = path.read_bytes()
     if path.suffix.lower() in SPREADSHEETS:
         raise ValueError(
-            f"data: {path} is a spreadsheet, expected CSV or Parquet. Save it as CSV, or give "
-            f'pandas.read_excel("{path.name}") in its place.'
+            f"data: {path} is a spreadsheet, expected CSV or Parquet. Save it as CSV, or pass "
+            f'pandas.read_excel("{path.name}") instead.'
         )
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # "Unicode text" of Excel
         return data.decode("utf-16", errors="replace"), ""
@@ -149,7 +149,7 @@ def _in_column(place: Place, header: str) -> Place:
 
 
 def _cells(cells: Sequence[str], mark: str, place: Place) -> np.ndarray | Words:
-    """Numbers where all cells are numbers (with a decimal comma in files of semicolons)."""
+    """Numbers if all cells are numbers (decimal commas are allowed between semicolons)."""
     words = [c.strip() for c in cells]
     values = [_number(w, mark) for w in words]
     if any(v is None for v in values):
@@ -168,7 +168,7 @@ def _number(word: str, mark: str) -> float | None:
 
 # -- tables in memory -----------------------------------------------------------------------------
 def table_of(data: TableLike) -> Table:
-    """Any table as a mapping of columns; none has none."""
+    """Any table as a mapping of columns; `None` is an empty one."""
     if isinstance(data, Table) or data is None:
         return data or Table({})
     if isinstance(data, str | Path):
@@ -184,7 +184,7 @@ def table_of(data: TableLike) -> Table:
 
 
 def _frame(data: Any) -> Table:
-    """A data frame, with its index where that may be the times."""
+    """A data frame as columns, with its index if that may be the times."""
     if not data.columns.is_unique:
         raise ValueError("data: two columns have the same name. Rename one of them.")
     name, kind = str(data.index.name or ""), getattr(data.index.dtype, "kind", "")
@@ -205,7 +205,7 @@ def time_header(table: Table, names: Mapping[str, str | None]) -> str | None:
 
 
 def numbers(name: str, values: Column, place: Place) -> np.ndarray:
-    """A column as numbers; the first cell that is none is named."""
+    """A column as numbers; an error names the first cell that is not one."""
     if isinstance(values, Words):
         raise ValueError(f"data: {values.complaint()}.")
     values = np.asarray(values)

@@ -15,7 +15,7 @@ from .units import SECONDS
 
 EPOCH = datetime.datetime(1970, 1, 1)
 NUMBERS, DATES, ZONED = "numbers", "dates without a time zone", "dates with a time zone"
-Time: TypeAlias = float | str | datetime.date | None  # as users write one
+Time: TypeAlias = float | str | datetime.date | None  # as written by users
 
 
 def converted(
@@ -40,12 +40,12 @@ def converted(
         raise ValueError(f"{error}, convert the column, or correct the unit.") from error
     try:
         return pint.get_application_registry().Quantity(values, unit).to(own).magnitude
-    except Exception as error:  # pint has many kinds
+    except Exception as error:  # pint raises many kinds of errors
         raise ValueError(f"{what}: {error}. Correct the unit.") from error
 
 
 class Times(NamedTuple):
-    """Times in the model's unit, or, where they are dates, in seconds since 1970."""
+    """Times in the model's unit; dates are in seconds since 1970."""
 
     values: np.ndarray
     kind: str = NUMBERS
@@ -58,7 +58,7 @@ def read_times(
     units: Units,
     place: Place,
 ) -> Times:
-    """The times of `name` as they were given: numbers in `unit`, durations, or dates."""
+    """The times of `name`, which may be numbers in `unit`, durations, or dates."""
     if isinstance(given, Words) and not given.has_numbers():
         return _dates(given)
     if not isinstance(given, Words):
@@ -77,7 +77,7 @@ def read_times(
 
 
 def _dates(words: Words) -> Times:
-    """Dates as ISO 8601 writes them."""
+    """Dates in ISO 8601."""
     found, zones = [], set()
     for k, cell in enumerate(words):
         if cell.lower() in MISSING:
@@ -93,7 +93,7 @@ def _dates(words: Words) -> Times:
         zones.add(date.tzinfo is not None)
         if len(zones) > 1:
             raise ValueError(
-                f"data: {words.place(k)}: some times have a time zone and others none."
+                f"data: {words.place(k)}: some times have a time zone and others have none."
             )
         if date.tzinfo is not None:
             date = date.astimezone(datetime.UTC).replace(tzinfo=None)
@@ -102,7 +102,7 @@ def _dates(words: Words) -> Times:
 
 
 def _second(what: str, units: Units) -> float:
-    """A second's share: how many seconds the model's unit of time has."""
+    """How many seconds the model's unit of time has."""
     unit = unit_of(units, "t")
     if unit not in SECONDS:
         raise ValueError(
@@ -113,7 +113,7 @@ def _second(what: str, units: Units) -> float:
 
 
 def origin_of(t0: Time, name: str, times: Times, units: Units) -> float | None:
-    """The time that is the model's zero, of the same kind as the times of `name`."""
+    """The time that is zero in the model, of the same kind as the times of `name`."""
     if t0 is None:
         return None
     given = np.atleast_1d(np.asarray(str(t0) if isinstance(t0, datetime.date) else t0))
@@ -129,7 +129,7 @@ def origin_of(t0: Time, name: str, times: Times, units: Units) -> float | None:
 def model_times(
     name: str, times: Times, t0: Time, units: Units, first: float | None = None
 ) -> np.ndarray:
-    """Times of the model: dates count from `t0`, or from `first`, in the model's unit of time."""
+    """Times in the model's unit of time; dates are counted from `t0`, or else from `first`."""
     origin = origin_of(t0, name, times, units)
     if times.kind == NUMBERS:
         return times.values if origin is None else times.values - origin

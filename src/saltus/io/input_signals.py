@@ -24,9 +24,10 @@ def steps(
     """A column of a table as a piecewise constant input: each value holds until the next.
 
     `data` is the path of a CSV or Parquet file, a data frame, or a mapping of columns. `column` is
-    the header of the values, with or without its unit. Times are in the column `time`; by default
-    t, time or Time, or the index of a data frame. `t0` is the time or date that is the model's
-    zero. `units` are those of the model, `{"t": "s", "u": "V"}`, into which columns are converted.
+    the header of the values, with or without its unit. `time` is the header of the times; by
+    default t, time or Time, or the index of a data frame. `t0` is the time or date that becomes
+    zero in the model. `units` are those of the model, `{"t": "s", "u": "V"}`; columns are converted
+    to them.
     """
     return Steps(*_signal(data, column, time, t0, units))
 
@@ -69,14 +70,14 @@ def _signal(
     if again.size:
         k, j = order[again[0]], order[again[0] + 1]
         raise ValueError(
-            f'data: {table.place(j)}: the time of "{column}" is that of {table.place(k)}, expected '
-            "one value at each time. Drop one of them."
+            f'data: {table.place(j)}: the time of "{column}" is the same as in {table.place(k)}, '
+            "expected one value at each time. Drop one of them."
         )
     return t[order], values[order]
 
 
 def _called(name: str, names: Mapping[str, str | None]) -> str:
-    """The header of the column that is called so, with or without its unit."""
+    """The header of the column called `name`, with or without its unit."""
     for header, own in names.items():
         if name in (header, own):
             return header

@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 
 class ModelReferenceError(ValueError):
-    """A reference that leads to no model."""
+    """A reference that does not lead to a model."""
 
 
 class ModelError(RuntimeError):
-    """A model file that fails by itself. The message begins with file and line."""
+    """An error inside a model file. The message begins with file and line."""
 
 
 def load_model(reference: str) -> Scenario:
     """The scenario that `reference` names.
 
-    The name is that of a `Scenario`, of a `HybridSystem` (then the module's `start`, `p` and `t1`
-    complete it), or of a function without arguments that returns one of these. Without a name, the
-    file has to have exactly one scenario.
+    `reference` is `file.py:name` or `package.module:name`. The name is that of a `Scenario`, of a
+    `HybridSystem` (completed by `start`, `p` and `t1` of the module), or of a function without
+    arguments that returns one of these. Without a name, the file must contain exactly one scenario.
     """
     where, name = split(reference)
     suffix = Path(where).suffix.lower()
@@ -48,17 +48,17 @@ def load_model(reference: str) -> Scenario:
 
 
 def split(reference: str) -> tuple[str, str | None]:
-    """`ball.py:drop` as file and name; the name may be missing, and a drive `C:` is none."""
+    """`ball.py:drop` as file and name; the name may be missing, and a drive `C:` is not one."""
     where, mark, name = reference.rpartition(":")
     if not mark or "/" in name or "\\" in name:
         return reference, None
     if not where:
-        raise ModelReferenceError(f'"{reference}" has no file: write model.py:{name or "name"}.')
+        raise ModelReferenceError(f'"{reference}" names no file. Write model.py:{name or "name"}.')
     return where, name or None
 
 
 def folder_of(reference: str) -> Path | None:
-    """The folder in which a model's own code lies."""
+    """The folder of a model's own code."""
     try:
         where, _ = split(reference)
     except ModelReferenceError:
@@ -79,7 +79,7 @@ def _from_file(where: str, name: str | None) -> Scenario:
     if spec is None or spec.loader is None:
         raise ModelReferenceError(f"{where} cannot be imported as Python.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module  # dataclasses look their module up there
+    sys.modules[key] = module  # where dataclasses look up their module
     folder = path.resolve().parent
     with _importable(folder):
         _run(lambda: spec.loader.exec_module(module), folder, where)  # type: ignore[union-attr]
@@ -123,7 +123,7 @@ LOADERS: dict[str, Callable[[str, str | None], Scenario]] = {
 
 @contextlib.contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Imports as if a script in `folder` made them."""
+    """Imports inside work as in a script in `folder`."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -133,7 +133,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _run(action: Callable[[], T], folder: Path, what: str) -> T:
-    """What the user's code returns; its errors with the line they come from."""
+    """The result of the user's code; its errors get the line they come from."""
     try:
         return action()
     except (Exception, SystemExit) as error:
@@ -142,7 +142,7 @@ def _run(action: Callable[[], T], folder: Path, what: str) -> T:
         raise ModelError(f"{where}: {type(error).__name__}: {text}") from error
 
 
-# -- from what was found to a scenario -----------------------------------------------------------
+# -- from an object to a scenario ----------------------------------------------------------------
 def _scenario(module: ModuleType, where: str, name: str | None, folder: Path) -> Scenario:
     if name is None:
         name = _only_name(module, where)
@@ -180,7 +180,7 @@ def _builder(found: Callable, where: str, name: str) -> Callable[[], object]:
 
 
 def _completed(system: HybridSystem, module: ModuleType, where: str, name: str) -> Scenario:
-    """A bare system with the start, parameters and end that its module has."""
+    """A bare system, completed by the start, parameters and end in its module."""
     if not hasattr(module, "start"):
         raise ModelReferenceError(
             f'{where}: "{name}" is a HybridSystem without a start. Add start = saltus.Instant(...) '

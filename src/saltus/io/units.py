@@ -12,7 +12,7 @@ SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0, "h": 3600.0, "d": 86400.0
 
 
 def split(header: str) -> tuple[str, str]:
-    """`h [m]` as name and unit, and `h (m)` where that is a known unit; `q[0]` is a name."""
+    """`h [m]` as name and unit, and `h (m)` if that is a known unit; `q[0]` is a name."""
     header = header.strip()
     square, rounded = SQUARE.match(header), ROUND.match(header)
     if square and not re.fullmatch(r"[\d,\s]+", square["unit"]):
@@ -27,6 +27,6 @@ def _is_unit(text: str) -> bool:
         return text in SECONDS
     try:
         need("pint", "units", "a unit").get_application_registry().Unit(text)
-    except Exception:  # pint has many kinds
+    except Exception:  # pint raises many kinds of errors
         return False
     return True

@@ -1,4 +1,4 @@
-"""Mechanisms that hit, stick and change their constraints."""
+"""Mechanisms with impacts, sticking, and constraints that change."""
 
 from .assembly import Assembly
 from .contacts import contact, ground, jump, release, stop

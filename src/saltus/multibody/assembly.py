@@ -1,5 +1,5 @@
-"""Where a mechanism starts: coordinates and velocities that obey its constraints, and what those
-leave free."""
+"""The start of a mechanism: coordinates and velocities that obey its constraints, and its degrees
+of freedom."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .equations import Equations
 
 NEWTON_STEPS = 100  # of an assembly
 DERIVATIVE_ORDER = 3  # up to which derivatives of an assembled start are exact
-SINGULAR_CONDITION = 1e4  # of the constraints: beyond, a start is warned of
-RESIDUAL_LIMIT = 1e-8  # relative to what a unit of motion does to a constraint
-SPRING_RESIDUAL_LIMIT = 1e-4  # the same for springs in the place of constraints
+SINGULAR_CONDITION = 1e4  # of the constraints: above it, there is a warning at the start
+RESIDUAL_LIMIT = 1e-8  # of constraints, relative to their gradients
+SPRING_RESIDUAL_LIMIT = 1e-4  # the same for springs that replace constraints
 
 
 @dataclasses.dataclass(frozen=True)
 class Assembly:
-    """What the constraints of a mechanism do at an instant."""
+    """Rank, redundancy and residuals of a mechanism's constraints at an instant."""
 
     coordinates: int
     constraints: int
@@ -63,13 +63,13 @@ class Assembly:
             worst = max(values, key=lambda k: abs(values[k]), default=None)
             if worst is not None:
                 lines.append(
-                    f"largest {what} residual, by its slope: {worst} = {values[worst]:.2e}"
+                    f"largest {what} residual, over its gradient: {worst} = {values[worst]:.2e}"
                 )
         return "\n".join(lines)
 
 
 class _Numbers(NamedTuple):
-    """What is computed of the constraints and the inertia at an instant."""
+    """Numbers computed from the constraints and the inertia at an instant."""
 
     slope: Matrix
     position: Vector
@@ -80,7 +80,7 @@ class _Numbers(NamedTuple):
 
 @eqx.filter_jit
 def _numbers(model: Description, now: Instant, p: Params, reads: Hashable) -> _Numbers:
-    """`reads` are the values that the model's functions read: with others, another program."""
+    """`reads` are the values that the model's functions read; new values need a new program."""
     at = Equations(model, now, p)
     velocity = at.velocity(at.t, at.q, at.v)
     return _Numbers(at.slope, at.position(at.t, at.q), velocity, at.mass, at.mask)
@@ -159,7 +159,7 @@ def _assembled(
 
 
 def _named(q: Tree, hold: Sequence[str]) -> np.ndarray:
-    """Which numbers of q belong to the named leaves."""
+    """Which numbers of q belong to the leaves named in `hold`."""
     shape, leaves, _ = split(q, floats_only=True)
     names = shape.names()
     hold = [hold] if isinstance(hold, str) else list(hold)
@@ -171,7 +171,7 @@ def _named(q: Tree, hold: Sequence[str]) -> np.ndarray:
 
 
 def checked(model: Description, now: Instant, p: Params, assembled: bool) -> None:
-    """Say what is wrong with a start, where its numbers are known."""
+    """Raises an error or warns if something is wrong with a start whose numbers are known."""
     if is_traced((now, p)) or model.constraint is None:
         return
     found = report(model, now, p)
@@ -186,9 +186,9 @@ def checked(model: Description, now: Instant, p: Params, assembled: bool) -> Non
         raise ValueError(f"Mechanism: {what}. {advice}.\n{found}")
     if found.condition > SINGULAR_CONDITION:
         warnings.warn(
-            "Mechanism: the start is close to a singular configuration, where constraints come to "
-            f"depend on each other (condition {found.condition:.1e}): forces and accelerations are "
-            "large or undetermined there.",
+            "Mechanism: the start is close to a singular configuration, where constraints become "
+            f"dependent (condition {found.condition:.1e}): forces and accelerations are large or "
+            "undetermined there.",
             stacklevel=3,
         )
     if found.redundant:
@@ -201,14 +201,14 @@ def checked(model: Description, now: Instant, p: Params, assembled: bool) -> Non
 
 
 def massive(model: Description, now: Instant, p: Params) -> Flag:
-    """Whether every coordinate has inertia, where that is not known before the program runs."""
+    """Whether every coordinate has inertia, for use inside a compiled program."""
     mass = Equations(model, numbered_mode(model, now), p).mass
     sizes = mass if mass.ndim == 1 else jnp.linalg.eigvalsh(0.5 * (mass + mass.T))
     return jnp.all(sizes > MIN_PIVOT * jnp.max(jnp.abs(sizes)))
 
 
 def near(model: Description, now: Instant, p: Params) -> Flag:
-    """Whether a start obeys the constraints as far as springs in their place keep to them."""
+    """Whether a start obeys the constraints as well as springs that replace them do."""
     if model.constraint is None:
         return jnp.ones((), bool)
     at = Equations(model, numbered_mode(model, now), p)
@@ -229,7 +229,7 @@ def positive_mass(model: Description, now: Instant, p: Params) -> None:
     sizes = mass if mass.ndim == 1 else np.linalg.eigvalsh(0.5 * (mass + mass.T))
     if not np.all(sizes > MIN_PIVOT * np.max(np.abs(sizes))):
         raise ValueError(
-            f"Mechanism: the mass matrix is not positive (its smallest eigenvalue is "
+            f"Mechanism: the mass matrix is not positive definite (its smallest eigenvalue is "
             f"{sizes.min():.3g}). Every coordinate needs inertia: give massless ones a small mass, "
             "or eliminate them."
         )

@@ -1,4 +1,4 @@
-"""What mechanisms run into: contacts, stops, the ground; and jumps that are simply given."""
+"""Contacts of mechanisms: contacts, stops, the ground; and prescribed jumps of velocity."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from .equations import Equations
 from .impact import bounced, completed, direction, flat_mask, given_by, held, pushed, rubbed
 from .motion import Motion
 
-Valued = (
-    Number | Callable[["Motion", Params], Number]
-)  # a number, or one that depends on the motion
+Valued = Number | Callable[["Motion", Params], Number]  # a number, or a function of the motion
 CLOSED_GAP = 1e-8  # relative to the coordinates: contacts that take part in one impact
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contact:
-    """Something that must not get closer than touching; see `contact`."""
+    """Two bodies that cannot penetrate each other; see `contact`."""
 
     name: str
     gap: Function
@@ -45,7 +43,7 @@ class Contact:
         return lambda t, q: one_number(name, self.gap(at.placed(t, q, name), at.p))
 
     def closing(self, at: Equations) -> tuple[Vector, Scalar]:
-        """The gradient of the gap, and how fast it changes without any velocity."""
+        """The gradient of the gap, and its rate of change at zero velocity."""
         return direction(at, self.distance(at))
 
     def event(self, world: World) -> Event:
@@ -80,7 +78,7 @@ class Contact:
 
 
 def _velocities(world: World, own: Contact, at: Equations, now: Motion) -> Vector:
-    """After an impact that stays in the phase."""
+    """The velocities after an impact that does not change the phase."""
     p, (slope, speed) = at.p, own.closing(at)
     e = _value(own.restitution, now, p)
     if own.normal is not None:
@@ -148,7 +146,7 @@ class Jump:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Release:
-    """A constraint that lets go; see `release`."""
+    """A constraint that is released; see `release`."""
 
     name: str
     force: Function
@@ -164,7 +162,7 @@ class Release:
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """What an impact has to know of the rest of the mechanism."""
+    """What an impact needs from the rest of the mechanism."""
 
     model: Description
     contacts: tuple[Contact, ...]
@@ -209,13 +207,14 @@ def contact(
 ) -> Contact:
     r"""A contact that closes when `gap(now, p)` falls to zero; its events are called `name`.
 
-    The impulse acts along the gradient of the gap, or along `normal(now, p)` (like q), and the
-    rate of the gap becomes `-restitution` times what it was: 0 is a plastic impact, 1 an elastic
-    one. `friction` is Coulomb's coefficient; `slip(now, p)` is then the coordinate along which the
-    bodies slide. All may be numbers or functions `(now, p)`. `phases` names the phases in which
-    the contact can happen. `to` is a phase to enter: its constraints take hold with an impulse,
-    whatever the restitution, or only for impacts slower than `below`. `then(now, p)` is what else
-    changes: `now.replace(d=...)`.
+    The impulse acts along the gradient of the gap, or along `normal(now, p)`, which has the
+    structure of q. The rate of the gap becomes `-restitution` times what it was: 0 is a plastic
+    impact, 1 an elastic one. `friction` is Coulomb's coefficient; `slip(now, p)` is then the
+    coordinate along which the bodies slide. `restitution`, `friction` and `below` are numbers or
+    functions `(now, p)`. `phases` names the phases in which the contact can happen. `to` is a phase
+    to enter: an impulse makes its constraints hold, whatever the restitution; with `below`, only
+    for impacts slower than that. `then(now, p)` returns further changes, as in
+    `now.replace(d=...)`.
     """
     if friction is not None and slip is None:
         raise ValueError(
@@ -224,15 +223,15 @@ def contact(
         )
     if friction is not None and normal is not None:
         raise ValueError(
-            f'contact "{name}": give friction or a normal: friction acts beside the gradient of '
-            "the gap."
+            f'contact "{name}": friction and normal cannot be combined: with friction, the impulse '
+            "acts along the gradient of the gap. Leave one of them out."
         )
     for what, value in (("restitution", restitution), ("friction", friction)):
         if isinstance(value, int | float) and value < 0:
             raise ValueError(f'contact "{name}": {what} is {value}, expected a number >= 0.')
     if below is not None and to is None:
         raise ValueError(
-            f'contact "{name}": below={below!r} says when to come to rest, and to= in which phase. '
+            f'contact "{name}": below={below!r} says when to change the phase, but to= is missing. '
             'Write to="resting", and that phase in phases={...} of the mechanism.'
         )
     return Contact(
@@ -251,9 +250,9 @@ def ground(
 ) -> Contact:
     """A floor under `point(now, p)`, a pair of horizontal and vertical coordinates.
 
-    `y` is its height: a number, or a function `(x, p)` for uneven ground. `name`, `restitution`,
-    `friction` and `more` (`phases`, `to`, `below`, `then`) are as for `contact`; bodies slide along
-    the horizontal.
+    `y` is the height of the floor: a number, or a function `(x, p)` for uneven ground. `name`,
+    `restitution`, `friction` and `more` (`phases`, `to`, `below`, `then`) are as for `contact`;
+    with friction, bodies slide along the horizontal.
     """
 
     def gap(now: Motion, p: Params) -> Number:
@@ -305,14 +304,15 @@ def jump(
     phases: str | Sequence[str] | None = None,
     to: str | None = None,
 ) -> Jump:
-    """Velocities that jump when `guard(now, p)` crosses zero, without a balance of momentum.
+    """Velocities that jump to given values when `guard(now, p)` crosses zero.
 
-    `direction` is that of the crossing: "falling", "rising" or "either". `name`, `phases` and `to`
-    are as for `contact`.
+    Momentum is not balanced. `direction` is that of the crossing: "falling", "rising" or "either".
+    `name`, `phases` and `to` are as for `contact`.
 
-    `velocities(now, p)` gives some fields of v; `given` (truth values like q) says which numbers
-    of it count where it gives them all. As many of the others as there are constraints follow from
-    these, chosen by pivoting at each event; the rest keep their velocity.
+    `velocities(now, p)` returns some fields of v. If it returns all of them, `given` (booleans with
+    the structure of q) says which numbers count. Of the other velocities, as many as there are
+    constraints are computed from the constraints, chosen by pivoting at each event; the rest do not
+    change.
     """
     return Jump(name, guard, velocities, given, direction, _phases(phases), to)
 
@@ -320,9 +320,10 @@ def jump(
 def release(
     name: str, force: Callable, *, to: str, phases: str | Sequence[str] | None = None
 ) -> Release:
-    """A constraint that lets go when `force(now, p)`, say `now.lam["foot"][1]`, falls to zero, or
-    is negative where its phase begins.
+    """A constraint that is released when `force(now, p)`, for example `now.lam["foot"][1]`, falls
+    to zero, or is negative when its phase begins.
 
-    `name` is that of its events, `to` the phase to enter, and `phases` are those in which it holds.
+    `name` is the name of its events, `to` the phase to enter, and `phases` are the phases in which
+    the constraint can be released.
     """
     return Release(name, force, to, _phases(phases))

@@ -1,8 +1,8 @@
-r"""How multipliers follow from what constraints share: $S\lambda = b$ with $S = G W G^T$.
+r"""Multipliers of coupled constraints: $S\lambda = b$ with $S = G W G^T$.
 
-A constraint couples only with those that move the same bodies. In a long mechanism, like a chain,
-$S$ has a narrow band in some order of its rows. It is then found by a few products, factored in the
-band, and neither $G$ nor $S$ is formed; derivatives are those of the products.
+A constraint is coupled only with those that act on the same bodies. In a long mechanism, like a
+chain, $S$ has a narrow band in some order of its rows. The band is then found by a few products and
+factored, and neither $G$ nor $S$ is formed; derivatives are those of the products.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from .description import Description
     from .equations import Equations
 
-CONSTRAINTS_FOR_A_BAND = 6  # from which it pays: measured, see benchmarks/multibody.py
-BAND_PRODUCTS = 0.75  # that find a band, at most, relative to its rows
+CONSTRAINTS_FOR_A_BAND = 6  # with fewer, a band does not pay off; see benchmarks/multibody.py
+BAND_PRODUCTS = 0.75  # the most products to find a band, relative to its rows
 
 
-# -- which rows couple ----------------------------------------------------------------------------
+# -- which rows are coupled -----------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Rows in an order in which those more than `width` apart do not couple."""
+    """An order of the rows in which rows more than `width` apart are not coupled."""
 
     order: tuple[int, ...]
     width: int
 
     @property
     def colours(self) -> int:
-        """Columns this far apart share no row, so that one product has the entries of both."""
+        """Columns this far apart share no row, so one product gives the entries of both."""
         return 2 * self.width + 1
 
 
 def band_of(at: Equations) -> Band | None:
-    """The band of $S$ where it is worth using one; `None` for a dense matrix."""
+    """The band of $S$ if using one pays off; `None` for a dense matrix."""
     if at.model.sparsity == "dense" or at.count < CONSTRAINTS_FOR_A_BAND:
         return None
     numbers, rest = eqx.partition((at.now, at.p), eqx.is_array_like)
@@ -70,7 +70,7 @@ def _band(
     others: tuple[object, ...],
     reads: Hashable,
 ) -> Band | None:
-    """From what the constraint can depend on, whatever the numbers are."""
+    """The band from the dependencies of the constraint, independent of the numbers."""
     rest = jax.tree.unflatten(rest_tree, others)
     numbers = [jax.ShapeDtypeStruct(*s) for s in shapes]
 
@@ -97,7 +97,7 @@ def _band(
 class _Factor:
     r"""$L D L^T$ of a symmetric $A \ge 0$ with a unit diagonal, from its rows up to the diagonal.
 
-    A row that depends on those before it leaves no pivot, and is left out.
+    A row that depends on those before it has no pivot, and is left out.
     """
 
     def __call__(self, rows: Matrix) -> list[Array]:
@@ -119,7 +119,7 @@ class _Factor:
 
 @dataclasses.dataclass(frozen=True)
 class _Solve:
-    """With these factors; symmetric, so that it is its own transpose."""
+    """A solve with these factors; symmetric, so it is its own transpose."""
 
     order: tuple[int, ...]
 
@@ -166,7 +166,7 @@ class Dense:
 
 
 class Narrow:
-    """By products with the derivative of the constraint, and a band."""
+    """Multipliers by products with the derivative of the constraint, and a band."""
 
     def __init__(self, at: Equations, band: Band):
         self.at, self.band = at, band
@@ -188,7 +188,7 @@ class Narrow:
         return lambda b: jax.lax.custom_linear_solve(product, b, known, symmetric=True)
 
     def _factors(self, product: Callable[[Vector], Vector]) -> tuple[Vector, Matrix, Vector]:
-        """Of the matrix scaled to a unit diagonal, in the order of the band."""
+        """The factors of the matrix scaled to a unit diagonal, in the order of the band."""
         band, size = self.band, self.at.count
         order = np.array(band.order)
         place = np.argsort(order)
@@ -204,6 +204,6 @@ class Narrow:
 
 
 def multipliers(at: Equations) -> Dense | Narrow:
-    """The way that suits the mechanism."""
+    """The way to compute multipliers that suits the mechanism."""
     band = band_of(at)
     return Dense(at) if band is None else Narrow(at, band)

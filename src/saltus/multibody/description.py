@@ -1,4 +1,4 @@
-"""What a mechanical engineer writes, checked and turned into vectors."""
+"""The user's functions of a mechanism, checked and turned into functions of vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """The structure of a constraint: a name for every number, and the tree they come in."""
+    """The structure of a constraint: a name for every number, and their pytree."""
 
     names: tuple[str, ...]
     labels: tuple[str, ...]  # of the leaves
@@ -64,7 +64,7 @@ class Description:
         if self.constraint is not None and not flat:
             raise ValueError(
                 f"Mechanism: constraint returned {picture(tree)}, expected numbers that are zero. "
-                "Leave the constraint out where there is none."
+                "Leave constraint out if there is none."
             )
         shapes = tuple(v.shape for v in flat)
         blank = jax.tree.map(lambda s: np.zeros(s.shape), tree)
@@ -128,7 +128,7 @@ class Description:
         )
 
     def constant_inverse(self, n: int) -> Matrix | None:
-        """The inverse of a mass matrix that is a matrix of numbers."""
+        """The inverse of a mass matrix that was given as numbers."""
         if getattr(self.mass, "shape", None) != (n, n) or is_tracer(self.mass):
             return None
         return jnp.asarray(np.linalg.inv(np.asarray(self.mass, float)))

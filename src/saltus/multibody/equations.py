@@ -1,7 +1,7 @@
 r"""The equations of a mechanism at one instant, on vectors.
 
-$M\,a = F + G^T\lambda$ with $G = \Phi_q$, and $G\,a = -\gamma$ where $\gamma$ is what the second
-time derivative of $\Phi$ has besides $G\,a$ (M61). With $W = M^{-1}$ and $S = G W G^T$ both follow
+$M\,a = F + G^T\lambda$ with $G = \Phi_q$, and $G\,a = -\gamma$ where $\gamma$ is the rest of the
+second time derivative of $\Phi$ (M61). With $W = M^{-1}$ and $S = G W G^T$ both follow
 from $S\lambda = -(G W F + \gamma)$. Rows of $S$ that depend on others are left out.
 """
 
@@ -39,7 +39,7 @@ class Equations:
         return len(self.rows.names)
 
     def seen(self, t: Scalar, q: Vector, v: Vector) -> Motion:
-        """The instant with other numbers, for the user's functions."""
+        """The instant with other values of t, q and v, for the user's functions."""
         return Motion(self.now.replace(t=t, x={"q": self.join(q), "v": self.join(v)}))
 
     def placed(self, t: Scalar, q: Vector, owner: str) -> Motion:
@@ -114,7 +114,7 @@ class Equations:
 
     @functools.cached_property
     def multipliers(self) -> Dense | Narrow:
-        """How they are computed."""
+        """The way in which multipliers are computed."""
         return multipliers(self)
 
     @functools.cached_property
@@ -141,9 +141,10 @@ class Equations:
         return free + rows.moved(lam), lam
 
     def projected(self) -> tuple[Vector, Vector]:
-        """Coordinates and velocities moved onto the constraints, as little as inertia allows (M62).
+        """Coordinates and velocities projected onto the constraints, weighted by inertia (M62).
 
-        Newton's method with the matrices held: every round multiplies the distance by its size.
+        Newton's method with constant matrices: each iteration multiplies the distance from the
+        constraints by about its initial size.
         """
         rows = self.multipliers
         solve = rows.solver()

@@ -1,4 +1,4 @@
-"""Three ways to compute the motion of a mechanism: each a `HybridSystem`."""
+"""Three ways to compute the motion of a mechanism, each as a `HybridSystem`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Form:
 
     @property
     def view(self) -> View:
-        """The functions of users, who see a `Motion`."""
+        """How the user's functions are called: with a `Motion`."""
         return View(self.motion, lambda after: after.instant, Motion)
 
 
@@ -48,7 +48,7 @@ def _slopes(now: Instant, a: Vector) -> dict[str, Tree]:
 
 
 def index1(model: Description) -> tuple[Form, dict]:
-    """Multipliers from the second derivative of the constraints; states kept on them (M61, M62)."""
+    """Multipliers from the second derivative of the constraints; states projected (M61, M62)."""
     form = Form(model, lambda now, p: Equations(model, now, p).constrained)
 
     def flow(now: Instant, p: Params) -> dict[str, Tree]:
@@ -101,7 +101,7 @@ def index2(model: Description) -> tuple[Form, dict]:
 
 
 def _held(model: Description, now: Instant, p: Params) -> tuple[dict[str, Tree], dict[str, Tree]]:
-    """The equations of the index-2 form, and which of them only pin a multiplier to zero."""
+    """The equations of the index-2 form, and which of them only set a multiplier to zero."""
     at = Equations(model, now, p)
     held = {"mu": at.position(at.t, at.q), "lam": at.velocity(at.t, at.q, at.v)}
     loose = {k: at.rows.join(jnp.zeros(at.count, bool)) for k in held}
@@ -123,7 +123,7 @@ class Pins:
 
     @property
     def rules(self) -> dict[str, Callable]:
-        """Equations and pins of each phase, known before anything is computed."""
+        """Equations and pins of each phase, for a phase that is known in advance."""
         return {phase: functools.partial(self._rule, phase) for phase in self.model.phases or ()}
 
     def _rule(self, phase: str, now: Instant, p: Params) -> tuple[dict[str, Tree], dict[str, Tree]]:

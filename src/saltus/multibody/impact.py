@@ -1,8 +1,8 @@
 r"""Velocities that jump while coordinates stay.
 
-An impulse system: $M(v^+ - v^-) = G^T\Lambda + N^T\Lambda_n$ with $G v^+ = -\Phi_t$ and what is
-asked of the normal velocities $N v^+$ (M65). Or a jump of some velocities that is simply given,
-with the others from the constraints (M66).
+Either an impulse system: $M(v^+ - v^-) = G^T\Lambda + N^T\Lambda_n$ with $G v^+ = -\Phi_t$ and a
+condition on the normal velocities $N v^+$ (M65). Or a given jump of some velocities, with others
+computed from the constraints (M66).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .equations import Equations
 
 
 def held(at: Equations) -> Vector:
-    """The velocities after the constraints have taken what they do not allow: a plastic impact."""
+    """The velocities after a plastic impact that makes the constraints hold."""
     return at.v - at.give @ (at.compliance @ at.velocity(at.t, at.q, at.v))
 
 
 def inverse_inertia(at: Equations, directions: Matrix) -> Matrix:
-    r"""$W_c N^T$: the velocities unit impulses along `directions` cause, constraints kept."""
+    r"""$W_c N^T$: velocities due to unit impulses along `directions`, obeying the constraints."""
     free = at.divide(directions.T)
     return free - at.give @ (at.compliance @ (at.slope @ free))
 
 
 def direction(at: Equations, distance: Callable[[Scalar, Vector], Scalar]) -> tuple[Vector, Scalar]:
-    """The gradient of a distance of (t, q), and how fast it changes with time alone."""
+    """The gradient by q of a function of (t, q), and its partial derivative by t."""
     slope = jax.grad(distance, argnums=1)(at.t, at.q)
     return slope, jax.grad(distance, argnums=0)(at.t, at.q)
 
@@ -41,7 +41,7 @@ def bounced(
 ) -> Vector:
     r"""The velocities after frictionless impacts at all `closed` contacts at once.
 
-    $N v^+ = -e\,N v^-$ where the impulse pushes; contacts that would have to pull are left out.
+    $N v^+ = -e\,N v^-$ where the impulse is positive; contacts that would pull are left out.
     """
     v = held(at)
     rate = normals @ v + speeds
@@ -65,7 +65,7 @@ def pushed(at: Equations, slope: Vector, speed: Scalar, normal: Vector, e: Numbe
     rate = slope @ v + speed
     effect = inverse_inertia(at, normal[None])[:, 0]
     opens = slope @ effect
-    push = -(1.0 + e) * rate / jnp.where(opens > 0, opens, jnp.nan)  # it has to open the gap
+    push = -(1.0 + e) * rate / jnp.where(opens > 0, opens, jnp.nan)  # must open the gap
     return jnp.where(rate < 0, v + effect * push, v)
 
 
@@ -81,7 +81,7 @@ def rubbed(
     stick = pseudo_inverse(inertia) @ jnp.stack([-(1.0 + e) * rate, -(tangent @ v)])
     side = jnp.sign(jax.lax.stop_gradient(stick[1]))
     along = inertia[0, 0] + side * mu * inertia[0, 1]
-    push = -(1.0 + e) * rate / jnp.where(along > 0, along, jnp.nan)  # jammed: no such impulse
+    push = -(1.0 + e) * rate / jnp.where(along > 0, along, jnp.nan)  # NaN if jammed
     slide = jnp.stack([push, side * mu * push])
     sticks = jnp.abs(stick[1]) <= mu * stick[0]
     after = v + effect @ jnp.where(sticks, stick, slide)
@@ -89,10 +89,9 @@ def rubbed(
 
 
 def completed(at: Equations, wanted: Vector, given: np.ndarray | None = None) -> Vector:
-    """Velocities `wanted`, with as many as there are constraints computed from these (M66).
+    """Velocities `wanted`, with as many of them as there are constraints computed anew (M66).
 
-    Which ones is decided here, by pivoting: those that the constraints determine best, and none
-    of the `given`.
+    Pivoting decides which ones: those that the constraints determine best, and none of the `given`.
     """
     slope = at.slope
     free = jnp.ones(at.q.size) if given is None else jnp.asarray(~given, jnp.float64)
@@ -107,12 +106,12 @@ def completed(at: Equations, wanted: Vector, given: np.ndarray | None = None) ->
 
 
 def given_by(value: Tree, q: Tree) -> Tree:
-    """Which numbers of q a user gave velocities of, as truth values like q; `None` for all."""
+    """For which numbers of q velocities were given, as booleans like q; `None` for all."""
     if not isinstance(q, dict) or set(value) == set(q):
         return None
     return {k: jax.tree.map(lambda v, k=k: np.full(jnp.shape(v), k in value), q[k]) for k in q}
 
 
 def flat_mask(tree: Tree) -> np.ndarray:
-    """Truth values like q as one vector, on the host."""
+    """Booleans like q as one vector, on the host."""
     return np.concatenate([np.ravel(np.asarray(v, bool)) for v in jax.tree.leaves(tree)])

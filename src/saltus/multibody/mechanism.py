@@ -46,23 +46,23 @@ class Mechanism:
 
     Every function is `(now, p)`, with `now.q` and `now.v`, any pytree, and `now.t`.
 
-    `mass` gives the mass matrix: a number, a mass for each coordinate (the fields of q), or a
-    matrix, whose rows are in the order of the leaves of q (those of a dict are sorted by name);
-    `force` the fields of q. Or `kinetic` gives the kinetic energy, and its mass matrix and inertial
-    forces follow (a mass that depends on q has some: use `kinetic` there); `potential` adds the
-    forces of a potential energy. `constraint` gives what is zero, any pytree. `phases` maps names
-    to the constraints that are in force, for mechanisms that change them. `contacts` are made by
-    `contact`, `ground`, `stop`, `jump` and `release`; `events` are `Event` and `TimeEvent`, whose
-    functions also see `now.a` and `now.lam`, as do `cost` (integrands) and `output`. `inputs` and
-    `units` are as in `HybridSystem`.
+    `mass` is the mass matrix or a function that returns it: a number, a mass for each coordinate
+    (the fields of q), or a matrix, whose rows are in the order of the leaves of q (those of a dict
+    are sorted by name). `force` returns the fields of q. Instead of `mass`, give `kinetic`, the
+    kinetic energy, if the mass depends on q: the mass matrix and the inertial forces follow from
+    it. `potential` adds the forces of a potential energy. `constraint` returns numbers that are
+    zero, any pytree. `phases` maps names to the constraints that hold in each phase, for mechanisms
+    that change them. `contacts` are made by `contact`, `ground`, `stop`, `jump` and `release`.
+    `events` are `Event` and `TimeEvent`; their functions, `cost` (integrands) and `output` may also
+    read `now.a` and `now.lam`. `inputs` and `units` are as in `HybridSystem`.
 
-    `impacts` says what several contacts that close at one instant do: "one by one" (in order of
-    declaration, again and again until none is approaching) or "together" (one impulse system for
-    all). They are different models of something that rigid bodies do not determine.
+    `impacts` says how contacts that close at the same instant are treated: "one by one" (in order
+    of declaration, repeated until none is approaching) or "together" (one impulse system for all).
+    These are different models: rigid bodies alone do not determine the result.
 
-    `sparsity="detect"` finds out which constraints move the same coordinates; where each shares
-    them with few others, as in a chain, and `mass` is one for each coordinate, the cost then grows
-    with the number of constraints instead of its cube. "dense" does without.
+    `sparsity="detect"` finds out which constraints act on the same coordinates. If each shares them
+    with few others, as in a chain, and `mass` is one number per coordinate, the cost then grows
+    with the number of constraints instead of its cube. "dense" always uses dense matrices.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Mechanism:
     ):
         if (mass is None) == (kinetic is None):
             raise TypeError(
-                "Mechanism: give mass or kinetic, one of them. Write Mechanism(mass=lambda now, p: "
+                "Mechanism: give either mass or kinetic. Write Mechanism(mass=lambda now, p: "
                 'p["m"], ...).'
             )
         if impacts not in ("one by one", "together"):
@@ -110,7 +110,7 @@ class Mechanism:
         if impacts == "together" and alone:
             raise ValueError(
                 f'Mechanism: contact "{alone[0]}" has friction or a normal of its own, which '
-                'impacts="together" does not treat. Leave it out, or use impacts="one by one".'
+                'impacts="together" cannot handle. Leave it out, or use impacts="one by one".'
             )
         self._world = World(self.model, touching, impacts == "together")
         self._systems: dict[tuple, HybridSystem] = {}
@@ -125,11 +125,12 @@ class Mechanism:
     ) -> HybridSystem:
         r"""The mechanism as a system for `solve`, with states `x = {"q": ..., "v": ...}`.
 
-        "index1": an ODE, multipliers from the second derivative of the constraints, coordinates
-        and velocities projected onto them after every step. "index2": the stabilised DAE of Gear,
-        Gupta and Leimkuhler, with multipliers `z = {"lam": ..., "mu": ...}`. "penalty": an ODE in
-        which constraints are springs, $\lambda^* = -\alpha(\ddot\Phi + 2\xi\omega\dot\Phi +
-        \omega^2\Phi)$, with `alpha` 1e7, `omega` 10 and `xi` 1 unless given.
+        `form` is one of three. "index1": an ODE with multipliers from the second derivative of the
+        constraints; coordinates and velocities are projected onto them after every step. "index2":
+        the stabilised DAE of Gear, Gupta and Leimkuhler, with multipliers
+        `z = {"lam": ..., "mu": ...}`. "penalty": an ODE in which constraints are springs,
+        $\lambda^* = -\alpha(\ddot\Phi + 2\xi\omega\dot\Phi + \omega^2\Phi)$; by default `alpha` is
+        1e7, `omega` 10 and `xi` 1.
         """
         given = {"alpha": alpha, "omega": omega, "xi": xi}
         _check_constants(form, given)
@@ -156,17 +157,17 @@ class Mechanism:
         if form == "index2":
             return index2(self.model)
         if form == "penalty":
-            # as arrays they are arguments of the program: other values do not recompile it
+            # arrays are arguments of the compiled program: other values do not recompile it
             return penalty(self.model, *(jnp.asarray(v, float) for v in (alpha, omega, xi)))
         raise ValueError(f"Mechanism: form is {form!r}, expected one of {list(FORMS)}.")
 
     def _check(self, form: str, constants: tuple, now: Instant, p: Params) -> Flag | None:
-        """Raise where a start is no good; where that is not known yet, say whether it is good."""
+        """Raise an error for an invalid start; inside `jit`, return whether it is valid."""
         given = (now, p, constants)
         now, p, constants = jax.tree.map(lambda v: frozen(v) if is_tracer(v) else v, given)
         if is_traced((now, p, constants)):
             good = massive(self.model, now, p) & self._apart(now, p)
-            if form == "penalty":  # the other forms have equations that a start has to obey
+            if form == "penalty":  # the other forms check their own equations
                 signs = jnp.stack([jnp.asarray(v) > 0 for v in constants])
                 good = good & near(self.model, now, p) & jnp.all(signs)
             return good
@@ -182,7 +183,7 @@ class Mechanism:
                 )
 
     def _check_gaps(self, now: Instant, p: Params) -> None:
-        """Bodies that are inside each other at the start would never touch."""
+        """Raise an error if bodies overlap at the start: their contact would never close."""
         room = 1e-8 * (1.0 + max(float(np.max(np.abs(v))) for v in jax.tree.leaves(now.x["q"])))
         for c in self._world.contacts:
             here = c.phases is None or now.mode in (*c.phases, *map(self._number, c.phases))
@@ -190,11 +191,11 @@ class Mechanism:
             if gap < -room:
                 raise ValueError(
                     f'Mechanism: the gap of contact "{c.name}" is {gap:.3g} at the start: the '
-                    "bodies are inside each other. Start with gaps that are not negative."
+                    "bodies overlap. Start with gaps that are not negative."
                 )
 
     def _apart(self, now: Instant, p: Params) -> Flag:
-        """Whether no body is inside another."""
+        """Whether no bodies overlap."""
         sizes = [jnp.max(jnp.abs(v)) for v in jax.tree.leaves(now.x["q"])]
         room, apart = 1e-8 * (1.0 + functools.reduce(jnp.maximum, sizes)), jnp.ones((), bool)
         mode = numbered_mode(self.model, now).mode
@@ -207,7 +208,7 @@ class Mechanism:
         return list(self.model.phases or ()).index(phase)
 
     def animate(self, sol: Solution, points: Callable, *args: Any, **options: Any) -> Path:
-        """A film of the motion `sol`, as `saltus.animate` makes it; `points(now, p)` reads `now.q`.
+        """An animation of the motion `sol` by `saltus.animate`; `points(now, p)` reads `now.q`.
 
         `args` and `options` are those of `saltus.animate`.
         """
@@ -226,11 +227,11 @@ class Mechanism:
         hold: Sequence[str] = (),
     ) -> Instant:
         """An instant to start from, at the time `t`: coordinates `q`, velocities `v` (zero if not
-        given), the discrete state `d`, and the name of the `phase`, where there are phases.
+        given), the discrete state `d`, and the name of the `phase`, if the mechanism has phases.
 
-        The constraints are checked with the parameters `p`. With `assemble=True` coordinates and
-        velocities are guesses that are moved onto them, except the coordinates named in `hold`;
-        derivatives of the start with respect to `p` are right.
+        The constraints are checked with the parameters `p`. With `assemble=True`, coordinates and
+        velocities are guesses that are moved onto the constraints, except the coordinates named in
+        `hold`; the start then has the right derivatives with respect to `p`.
         """
         v = jax.tree.map(jnp.zeros_like, q) if v is None else v
         x = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), {"q": q, "v": v})
@@ -254,18 +255,21 @@ class Mechanism:
         )
 
     def report(self, now: Instant, p: Params) -> Assembly:
-        """Degrees of freedom, redundant constraints and residuals at an instant."""
+        """Degrees of freedom, redundant constraints and residuals at the instant `now`.
+
+        `p` are the parameters, here and in the methods below.
+        """
         return report(self.model, now, p)
 
     def energy(self, now: Instant | Motion, p: Params) -> Array:
-        """Kinetic plus potential energy (forces that are not in `potential` do not count).
+        """Kinetic plus potential energy at `now` (only forces in `potential` count).
 
-        Of many instants at once (`sol.at(ts)`) an array.
+        For many instants at once (`sol.at(ts)`) an array.
         """
         return self._over(lambda at: at.energy(), now, p)
 
     def residuals(self, now: Instant | Motion, p: Params) -> dict[str, Tree]:
-        """What is left of the constraints of positions and of velocities, also of many instants."""
+        """Residuals of the position and velocity constraints at `now`, or at many instants."""
 
         def both(at: Equations) -> dict:
             position, velocity = at.position(at.t, at.q), at.velocity(at.t, at.q, at.v)
@@ -274,7 +278,10 @@ class Mechanism:
         return self._over(both, now, p)
 
     def impact(self, now: Instant | Motion, p: Params, phase: str | None = None) -> Tree:
-        """The velocities after the constraints (those of `phase`) have taken hold: plastically."""
+        """The velocities after a plastic impact at `now` that makes the constraints hold.
+
+        With `phase`, the constraints of that phase.
+        """
         instant = now.instant if isinstance(now, Motion) else now
         if phase is not None:
             instant = instant.replace(mode=self._phase(phase))
@@ -300,12 +307,12 @@ def _check_contacts(contacts: tuple, phases: tuple[str, ...]) -> None:
     for c in contacts:
         if not hasattr(c, "event"):
             raise TypeError(
-                f"Mechanism: contacts contains {c!r}, expected what contact, ground, stop, jump "
-                "and release give. Events go to events=[...]."
+                f"Mechanism: contacts contains {c!r}, expected the result of contact, ground, "
+                "stop, jump or release. Events belong in events=[...]."
             )
         for name in (*(c.phases or ()), *([c.to] if c.to else [])):
             if name not in phases:
                 raise ValueError(
-                    f'Mechanism: contact "{c.name}" speaks of the phase {name!r}, but the phases '
+                    f'Mechanism: contact "{c.name}" refers to phase {name!r}, but the phases '
                     f"are {list(phases)}. Write phases={{{name!r}: (...)}}."
                 )

@@ -1,4 +1,4 @@
-"""What functions of a mechanism look at: coordinates, velocities, and what follows from them."""
+"""The argument `now` of a mechanism's functions: coordinates, velocities and derived values."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ..system.hybrid import Instant
 
 
 class Motion:
-    """A mechanism at an instant, as its model functions see it.
+    """A mechanism at an instant, as passed to its model functions.
 
-    `q` and `v` are the coordinates and their velocities, any pytree; `t`, `d`, `u`, `mode`,
-    `member` as in an `Instant`. Costs, outputs, guards and resets may also look at the
+    `q` and `v` are the coordinates and their velocities, any pytree; `t`, `d`, `u`, `mode` and
+    `member` are as in an `Instant`. Costs, outputs, guards and resets may also read the
     accelerations `a` (like q) and the multipliers `lam` (like the constraint). A reset returns
     `now.replace(v=...)`.
     """
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """What messages show."""
+        """The fields that messages show."""
         return ("q", "d", "u") if self._frozen else ("q", "v", "d", "u")
 
     def __init__(
@@ -29,7 +29,7 @@ class Motion:
         frozen: str | None = None,
     ):
         self._now, self._solved = now, solved
-        self._frozen = frozen  # the function that must not look at velocities
+        self._frozen = frozen  # the name of a function that must not read velocities
 
     q = property(lambda self: self._now.x["q"], doc="the coordinates")
     t = property(lambda self: self._now.t, doc="time")
@@ -69,11 +69,11 @@ class Motion:
         return values
 
     def replace(self, **changes: Tree) -> Motion:
-        """The same with some of q, v, d, mode changed."""
+        """The same with some of q, v, d and mode replaced, as named in `changes`."""
         unknown = set(changes) - {"q", "v", "d", "mode", "t"}
         if unknown:
             raise TypeError(
-                f"now has no field {', '.join(sorted(unknown))} that can be replaced. Write "
+                f"now.replace: {', '.join(sorted(unknown))} cannot be replaced. Write "
                 "now.replace(v=...), with any of q, v, d, mode."
             )
         x = {name: changes.pop(name, self._now.x[name]) for name in ("q", "v")}

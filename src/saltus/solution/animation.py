@@ -1,4 +1,4 @@
-"""Motions as moving pictures: points, bars and trails of a planar mechanism. Needs matplotlib."""
+"""Animations of planar mechanisms: points, bars and trails. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ INK = "#2b3137"
 EVENT_ACCENTS = ["#d1495b", "#e39b2d", "#7a5195", "#2e8b6f"]  # colours
 GROUND = "#8a94a0"
 MARGIN_SHARE = 0.08  # of the size of the motion
-FLASH_SECONDS = 0.35  # of the film for which an event is shown
-FADE_SECONDS = 1.5  # of the film after which a trail is faint
+FLASH_SECONDS = 0.35  # of the animation, during which an event is shown
+FADE_SECONDS = 1.5  # of the animation, after which a trail is faint
 DPI = 100
 TRAIL_POINTS_PER_FRAME = 8
 TRAIL_SHADES = 14
@@ -43,7 +43,7 @@ MAX_FRAMES = 3000
 
 
 class Flash(NamedTuple):
-    """An event: when, its name, which of the names, and the places of points that it strikes."""
+    """An event: its time, its name and number, and the positions of the points it strikes."""
 
     t: float
     name: str
@@ -52,12 +52,12 @@ class Flash(NamedTuple):
 
 
 class Film(NamedTuple):
-    """What is to be seen: when, where each point is, and what happens."""
+    """What the animation shows: the times of the frames, the points there, and the events."""
 
     times: np.ndarray  # of the frames
     points: dict[str, np.ndarray]  # (frames, 2)
     fine: np.ndarray  # times closer together, with both sides of every event
-    paths: dict[str, np.ndarray]  # the points there
+    paths: dict[str, np.ndarray]  # the points at the times `fine`
     events: list[Flash]
     unit: str  # of time
 
@@ -76,11 +76,14 @@ def animate(
     size: tuple[float, float] = (5.6, 4.2),
     title: str | None = None,
 ) -> Path:
-    """Write the motion of a planar mechanism as a GIF (or, where ffmpeg is there, an `.mp4`).
+    """Write the motion of a planar mechanism to a GIF (or to an `.mp4` if ffmpeg is installed).
 
-    `points(now, p)` gives a dict of names and places `(x, y)`. `bars` join points, two or more: a
-    bar with three or more is filled, as a plate. `trail` are names whose path is drawn; `ground` is
-    the height of a floor. A second of the film is `speed` seconds of the motion. Returns the path.
+    `sol` is the solution to show, and `points(now, p)` returns the positions of its points by name,
+    `{name: (x, y)}`; `p` is passed on to it. Each entry of `bars` names the points that a bar
+    joins; with three or more points the bar is drawn as a filled plate. `path` is the file to
+    write, and is returned. The animation has `fps` frames per second, and one second of it shows
+    `speed` seconds of the motion. `trail` names the points whose path is drawn, `ground` is the
+    height of a floor. `size` is that of the figure in inches, and `title` its heading.
     """
     path = Path(path)
     _check(sol, path, fps, speed)
@@ -101,7 +104,7 @@ def animate(
     return path
 
 
-# -- what is to be seen ---------------------------------------------------------------------------
+# -- what the animation shows ---------------------------------------------------------------------
 def _film(sol: Solution, points: Callable, p: Params, fps: float, speed: float) -> Film:
     first, last = sorted((float(sol.start), float(sol.last.t)))
     frames = max(2, int(np.floor((last - first) / speed * fps + 1e-9)) + 1)
@@ -129,7 +132,7 @@ def _places(at: Instant, points: Callable, p: Params) -> dict[str, np.ndarray]:
 
 
 def _flashes(sol: Solution, points: Callable, p: Params, moment: float) -> list[Flash]:
-    """The events; points that one strikes are those whose velocity it changes."""
+    """The events; an event strikes the points whose velocity it changes."""
     log = sol.events
     count = int(log.count)
     if not count:
@@ -154,14 +157,14 @@ def _placed(points: Callable, now: Instant, p: Params) -> dict[str, Any]:
     found = called("points", points, now, p)
     if not isinstance(found, Mapping) or not found:
         raise TypeError(
-            f"animate: points returned {found!r}, expected a dict of names and places. Write "
+            f"animate: points returned {found!r}, expected a dict of names and positions. Write "
             'points=lambda now, p: {"ball": (now.x["x"], now.x["y"])}.'
         )
     out = {name: jnp.asarray(place, jnp.float64) for name, place in found.items()}
     for name, place in out.items():
         if place.shape != (2,):
             raise ValueError(
-                f'animate: point "{name}" has shape {place.shape}, expected a place (x, y).'
+                f'animate: point "{name}" has shape {place.shape}, expected a position (x, y).'
             )
     return out
 
@@ -169,13 +172,13 @@ def _placed(points: Callable, now: Instant, p: Params) -> dict[str, Any]:
 def _check(sol: Solution, path: Path, fps: float, speed: float) -> None:
     if not hasattr(sol, "at"):
         raise TypeError(
-            f"animate: {type(sol).__name__} holds saved outputs only, but points are made of "
-            "states. Give the solution that saltus.solve returned."
+            f"animate: {type(sol).__name__} holds saved outputs only, but points are computed from "
+            "states. Pass the solution that saltus.solve returned."
         )
     if is_traced((sol.t, sol.result, sol.y)) or np.ndim(sol.result):
         raise TypeError(
-            "animate: one solution with numbers in it is needed, not a batch or one that is "
-            "traced. Write animate(sol[0], ...), outside of jit and grad."
+            "animate: expected a single solution with known numbers, not a batch or a traced one. "
+            "Write animate(sol[0], ...), outside of jit and grad."
         )
     if path.suffix.lower() not in (".gif", ".mp4"):
         raise ValueError(f'animate: path is "{path}", expected a .gif or .mp4. Write "motion.gif".')
@@ -247,14 +250,14 @@ class _Stage:
             low[1], high[1] = min(low[1], ground), max(high[1], ground)
         span = np.maximum(high - low, 1e-9)
         self.axis.set(xlim=(low[0], low[0] + span[0]), ylim=(low[1], low[1] + span[1]))
-        figure.canvas.draw()  # settles the layout, which stays
+        figure.canvas.draw()  # computes the layout, which is then kept
         figure.set_layout_engine("none")
         box = self.axis.get_window_extent()
         room = np.array([box.width, box.height])
         whole = (1 + 2 * MARGIN_SHARE) * np.max(span / room) * room
         left, bottom = (low + high - whole) / 2
         if ground is not None:
-            bottom = max(bottom, low[1] - 1.5 * MARGIN_SHARE * whole[1])  # what is left over is sky
+            bottom = max(bottom, low[1] - 1.5 * MARGIN_SHARE * whole[1])  # spare room goes on top
             self.axis.axhspan(bottom, ground, facecolor="#eef0f2", edgecolor="none", zorder=0.5)
             self.axis.axhline(ground, color=GROUND, lw=1.6, zorder=0.6)
         self.axis.set(xlim=(left, left + whole[0]), ylim=(bottom, bottom + whole[1]))

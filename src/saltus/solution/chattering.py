@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Sides(NamedTuple):
-    """How fast the guard changes along the flow of either side, and the flows."""
+    """How fast the guard changes along the flow on each side of the surface, and the flows."""
 
     name: str
     above: float
@@ -37,9 +37,9 @@ class Turns(NamedTuple):
     def words(self) -> str:
         (b, a), (of_b, of_a) = self
         return (
-            f'Events "{a}" and "{b}" fire in turn at one instant, each right after the other. '
+            f'Events "{a}" and "{b}" fire alternately at one instant, each right after the other. '
             f'After "{a}" the guard of "{b}" changes by {of_b:.6g} per unit of time, after "{b}" '
-            f'that of "{a}" by {of_a:.6g}: both go to their firing side.'
+            f'that of "{a}" by {of_a:.6g}: both move to their firing side.'
         )
 
     @property
@@ -49,7 +49,7 @@ class Turns(NamedTuple):
 
 
 def in_turn(sol: Solution) -> Turns | None:
-    """The last two events, where they are not the two sides of one surface."""
+    """The last two events, if they are different ones that fire alternately; else `None`."""
     tape, model = sol.tape, sol.spec.model
     n = int(tape.n)
     fired = [(k, int(tape.action_index(k))) for k in range(n - 1, max(n - 5, -1), -1)]
@@ -92,7 +92,7 @@ def _flagged(model: Model, at: At, member: int, flag: int) -> At:
 def _slope(
     model: Model, action: Action, at: At, side: At, par: Par, member: int
 ) -> tuple[float, Leaves]:
-    """The slope of a guard, in force at `at`, in time along the flow of a side; and that flow."""
+    """The time derivative of a guard, as at `at`, along the flow at `side`; and that flow."""
     flow = model.flow(attached(model, side, par, 1), par)
 
     def value(tau: Scalar, moving: Leaves) -> Scalar:

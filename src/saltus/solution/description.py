@@ -32,7 +32,7 @@ def mode_name(of: Solution | SavedSolution | EventLog, mode: Whole | HostArray |
 
 # -- the summary of a solution ------------------------------------------------------------------
 def describe(sol: Solution | SavedSolution, stiff: str = "") -> str:
-    """What `print(sol)` shows; `stiff` says what kept its steps short."""
+    """What `print(sol)` shows; `stiff` is a remark on why its steps were short."""
     if is_tracer(sol.result):
         head = "Solution, traced: numbers exist when the compiled function runs"
         lines = []
@@ -165,7 +165,7 @@ def _shown(now: Instant) -> dict[str, Any]:
 
 
 def algebraic_names(now: Instant) -> dict[str, Any]:
-    """The algebraic states by name; `z.v` where x has a `v`, too."""
+    """The algebraic states by name; `z.v` where x also has a `v`."""
     taken = named(now.x, "x")
     return {f"z.{k}" if k in taken else k: v for k, v in named(now.z, "z").items()}
 
@@ -190,7 +190,7 @@ def event_row(log: EventLog, k: int, decimals: int) -> list[str]:
 
 
 def _change(a: Array | HostArray, b: Array | HostArray) -> str:
-    """A value, or both sides of a jump; of large arrays only how much of them jumps."""
+    """A value, or both sides of a jump; for large arrays only how many entries jump."""
     if a.size > MAX_ENTRIES:
         moved = int(np.sum(np.abs(a - b) > 1e-9 * np.maximum(1.0, np.abs(a))))
         return f"{moved} of {a.size} change"

@@ -27,7 +27,7 @@ class EventLog(eqx.Module):
     """The events of a solve in order: when, which, and the instants just before and after.
 
     Outside `jit` there are exactly `count` entries; inside, entries beyond `count` are NaN (and
-    -1 in `which`), so that a loss that reads them says so.
+    -1 in `which`), so that a loss that reads them is NaN too.
     """
 
     t: Array
@@ -37,10 +37,10 @@ class EventLog(eqx.Module):
     after: Instant
     count: Whole
     names: tuple[str, ...] = eqx.field(static=True)
-    families: tuple[bool, ...] = eqx.field(static=True)  # which of them have members
+    families: tuple[bool, ...] = eqx.field(static=True)  # which of the names are families of events
     modes: tuple[str, ...] = eqx.field(static=True, default=())
     units: Units = eqx.field(static=True, default=None)
-    depends: Scalar | None = None  # a number with a derivative by everything the solve depends on
+    depends: Scalar | None = None  # carries derivatives by everything the solve depends on
 
     def of(self, name: str) -> EventLog:
         """Only the events called `name`."""
@@ -54,9 +54,9 @@ class EventLog(eqx.Module):
         return _only(self, wanted, size)
 
     def nth(self, k: int) -> EventLog:
-        """Event number `k`, counted from 0; NaN if there were not so many.
+        """Event number `k`, counted from 0; NaN if there were fewer events.
 
-        Indexing the arrays instead (`log.t[k]`) is clamped by JAX to the last entry.
+        If you index the arrays instead (`log.t[k]`), JAX clamps `k` to the last entry.
         """
         missing = k >= self.count
 

@@ -1,10 +1,10 @@
 """The least and the largest value of a quantity over a whole trajectory, differentiable.
 
-A trajectory is sampled in cells: eight in every step, and sixty-four or more over its span. The
-best of them are followed to the place where the quantity stands still. Its value there moves with
-parameters as the quantity does at a fixed place, because the place itself enters multiplied by a
-slope of zero (M94). At the start, at the end and on both sides of every jump the quantity need not
-stand still; the states there carry the derivatives of their times.
+A trajectory is sampled in cells: eight in every step, and sixty-four or more over its span. In the
+best of them the stationary point is located. The value there has the same derivatives as the
+quantity at a fixed place, because the motion of the place is multiplied by a slope of zero (M94).
+At the start, at the end and on both sides of every jump the quantity need not be stationary; the
+states there carry the derivatives of their times.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def extremum(
     spec: Spec, tape: Tape, ok: Flag, what: str | Function, sign: float,
     adapt: Callable | None, places: int, rtol: Scalar,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The largest value of `sign` times a quantity, times `sign`, and when it is taken (M94).
+    """The largest (`sign` 1) or least (`sign` -1) value of a quantity, and when it occurs (M94).
 
-    Arrays are searched entry by entry. Of equal values one is taken, and its derivative."""
+    Arrays are searched entry by entry. Among equal values one is chosen, with its derivative."""
     program, consts = quantity(spec, tape, what, adapt)
     shape = program.outputs[0].shape
     rtol = jnp.max(jax.lax.stop_gradient(rtol))
@@ -149,8 +149,8 @@ def _underivable_jvp(given: tuple, along: tuple) -> tuple:
 def _inside(spec: Spec, tape: Tape, quantity: Callable, found: Found) -> tuple[Any, Any]:
     """Value and time at a place inside a row, as functions of the parameters (M94).
 
-    The place moves so that the slope stays what it is; two rounds with the curvature held constant
-    make two derivatives of the place exact, and its value does not move."""
+    The place moves so that the slope stays the same; two Newton steps with the curvature held
+    constant make its first two derivatives exact without changing its value."""
     par, k = tape.par(), found.row
     start = tape.state(k).tau
     h = jax.lax.stop_gradient(found.part * (tape.state(k + 1).tau - start))
@@ -170,29 +170,30 @@ def _inside(spec: Spec, tape: Tape, quantity: Callable, found: Found) -> tuple[A
     return value(place), tape.t0 + start + place
 
 
-# -- what a solution offers -----------------------------------------------------------------------
+# -- methods of a solution ------------------------------------------------------------------------
 class Extremes:
-    """Extrema of a solution over all of its time."""
+    """Extrema of a solution over its whole time span."""
 
     def max(self, what: str | Function, *, places: int = 64) -> Array:
-        """The largest value that `what` takes from the start to the end, differentiable (M94).
+        """The largest value of `what` from the start to the end, differentiable (M94).
 
         `what` is the name of an output, state or input, or a function `(now, p) -> number`; an
-        array is searched entry by entry. Both sides of every jump count. It is looked for at eight
-        places of every step, and at `places` of the whole span. NaN if the solve failed.
+        array is searched entry by entry. Both sides of every jump count. The search starts from
+        eight samples in every step, and from at least `places` over the whole span. NaN if the
+        solve failed.
         """
         return self._extremum(what, 1.0, places)[0]
 
     def min(self, what: str | Function, *, places: int = 64) -> Array:
-        """The least value that `what` takes from the start to the end; see `max`."""
+        """The least value of `what` from the start to the end; see `max` for the arguments."""
         return self._extremum(what, -1.0, places)[0]
 
     def argmax(self, what: str | Function, *, places: int = 64) -> Array:
-        """The time at which `what` is largest, differentiable; see `max`."""
+        """The time at which `what` is largest, differentiable; see `max` for the arguments."""
         return self._extremum(what, 1.0, places)[1]
 
     def argmin(self, what: str | Function, *, places: int = 64) -> Array:
-        """The time at which `what` is least, differentiable; see `max`."""
+        """The time at which `what` is least, differentiable; see `max` for the arguments."""
         return self._extremum(what, -1.0, places)[1]
 
     def _extremum(self: Any, what: str | Function, sign: float, places: int) -> tuple[Any, Any]:

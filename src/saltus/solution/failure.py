@@ -1,4 +1,4 @@
-"""Why a solve stopped, in words and numbers: on the host, at the state where it stopped."""
+"""Why a solve stopped, in words and numbers. Runs on the host, at the state where it stopped."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Explanation(NamedTuple):
     what: str
     advice: str
     values: dict[str, Any]
-    event: str | None = None  # the last one, if nothing is said here
+    event: str | None = None  # `None` for the last event
 
 
 def explain(sol: Solution, result: Result) -> Explanation:
@@ -118,7 +118,7 @@ def _at_a_guard(plain: Explanation, model: Model, at: At, par: Par) -> Explanati
 
 
 def _chatters(plain: Explanation, sol: Solution) -> Explanation:
-    """The surface, and where the flows of both sides lead."""
+    """Describes the surface, and how the flows on both sides move the guard."""
     sides, turns = two_sides(sol), in_turn(sol)
     if sides is None:
         return plain
@@ -139,7 +139,7 @@ def _chatters(plain: Explanation, sol: Solution) -> Explanation:
 
 
 def _still_moving(plain: Explanation, sol: Solution) -> Explanation:
-    """Adds a remark if the chain runs through a `zeno` reset: what it returns is not at rest."""
+    """Says so if the chain contains a `zeno` reset that returned a state not at rest."""
     n = int(sol.tape.n)
     chain = np.asarray(sol.tape.action_indices())[max(n - CHAIN_LENGTH, 0) : n]
     actions = sol.spec.model.actions
@@ -148,9 +148,9 @@ def _still_moving(plain: Explanation, sol: Solution) -> Explanation:
         return plain
     name = rests[-1].name.removesuffix(": zeno")
     return plain._replace(
-        what=f'The `zeno` reset of event "{name}" leaves the motion going: the state is still '
+        what=f'The `zeno` reset of event "{name}" does not stop the motion: the state is still '
         "pushed to the firing side of the guard, so that the event happens again at once.",
-        advice="Return a state at rest from it, in which the flow does not move the guard: set a "
+        advice="Let it return a state at rest, in which the flow does not move the guard: set a "
         "flag in d that holds the body still, or name a resting mode of an automaton.",
         event=name,
     )
@@ -197,7 +197,7 @@ def _algebraic(sol: Solution, result: Result, fired: Action | None) -> Explanati
 
 
 def _floating(sol: Solution, fired: Action | None) -> tuple[str, str] | None:
-    """Adds a remark if a jump leaves algebraic states without an equation."""
+    """What to say if a jump leaves algebraic states without an equation; else `None`."""
     if fired is None:
         return None
     tape, n = sol.tape, int(sol.tape.n)
@@ -207,7 +207,7 @@ def _floating(sol: Solution, fired: Action | None) -> tuple[str, str] | None:
 
 
 def _residual_values(model: Model, at: At, par: Par, result: Result) -> dict[str, Any]:
-    """Residuals by equation; those of the time derivative where that is what z is solved from."""
+    """Residuals by equation; of its time derivative where z is solved from that."""
     rule = model.constraint
     assert rule is not None
     of = model.residuals if result == Result.inconsistent else lambda *a: hidden(model, *a)
@@ -234,7 +234,7 @@ def residual_words(model: Model, at: At, par: Par, result: Result) -> str:
 
 
 def determination(model: Model, at: At, par: Par, result: Result | None = None) -> str:
-    """How well the equations determine z; where they do so well, what did not settle."""
+    """How well the equations determine z; if well, which iteration did not converge."""
     rule = model.constraint
     assert rule is not None
     matrix = np.asarray(slopes(model, at, par))
@@ -259,7 +259,7 @@ def determination(model: Model, at: At, par: Par, result: Result | None = None) 
 
 
 def _undefined(model: Model, at: At, par: Par) -> tuple[str, str] | None:
-    """Adds a remark if an equation has no value where z is solved for."""
+    """What to say if an equation is not finite where z is solved for; else `None`."""
     rule = model.constraint
     assert rule is not None
     if not all(np.all(np.isfinite(np.asarray(v))) for v in at.z):
@@ -274,7 +274,7 @@ def _undefined(model: Model, at: At, par: Par) -> tuple[str, str] | None:
         if np.isnan(v[bad]).any():
             also = nan_parameters(model, par)
             return (
-                f"{who} is nan at this state, where z was to be solved from the guess {guess}.",
+                f"{who} is nan at this state, where z is solved for from the guess {guess}.",
                 f"Check its domain (square roots, logarithms, divisions){also}.",
             )
         return (
@@ -307,14 +307,14 @@ def _violation(model: Model, at: At, par: Par, fired: Action | None) -> tuple[st
         return (
             "The differential states violate the constraint after a breakpoint of an input: x does "
             "not jump with it, and repair acts on the start only.",
-            "Keep the value in d instead, and change it with a TimeEvent whose reset moves x "
-            "along.",
+            "Keep the value in d instead, and change it with a TimeEvent whose reset changes x "
+            "as well.",
         )
     where = "a comparison in `when`" if fired.kink else f'the reset of event "{fired.name}"'
     return (
         f"The differential states violate the constraint after {where}. Repair acts on the start "
         "only: a reset has to return a consistent x.",
-        "Write it so, or give the equations and let `saltus.implicit_reset` solve them.",
+        "Write one that does, or give the equations and let `saltus.implicit_reset` solve them.",
     )
 
 
@@ -337,7 +337,7 @@ def _not_kept(model: Model, at: At, par: Par, fired: Action | None, moved: bool)
 
 
 def _hopeless(model: Model, at: At, par: Par) -> bool:
-    """Whether a repaired start would not help either; large systems are not tried."""
+    """Whether even a repaired start violates the equations; not tried for large systems."""
     if sum(np.size(v) for v in model.x_of(at)) > MAX_PROJECTED_STATES:
         return False
     atol = (jnp.asarray(1e-8),) * model.moving
@@ -351,12 +351,12 @@ def _slope_guess(sol: Solution, result: Result, fired: Action | None) -> str:
         return ""
     if any(np.any(v) for v in slopes):
         return ""
-    return "Here x' was solved for from zeros: give a guess, Instant(..., dx=...)."
+    return "Here x' was solved for starting from zeros: give a guess, Instant(..., dx=...)."
 
 
 # -- what was not finite ------------------------------------------------------------------------
 def _fired(sol: Solution) -> Action | None:
-    """The jump that made the state at which the solve stopped; none at the start and in a flow."""
+    """The jump right before the solve stopped; `None` at the start and after a step."""
     return sol.tape.last_action(sol.spec.model)
 
 
@@ -369,14 +369,14 @@ def _not_finite(sol: Solution) -> Explanation:
         return Explanation(what, result.advice, {c.name: c.value for c in blamed}, event)
     name = weightless(sol)
     if name:
-        what = f"The error of {name} has no measure: atol + rtol |x| is zero where {name} stays 0."
+        what = f"The error of {name} has no scale: atol + rtol |x| is zero while {name} stays 0."
         return Explanation(what, "Give the method an atol above 0.", {})
     advice = "" if sol.spec.adaptive else stiffness(sol)
     return Explanation(f"{result.what} The state itself overflowed.", advice or result.advice, {})
 
 
 def _unsolved_reset(sol: Solution, fired: Action | None) -> Explanation | None:
-    """Adds a remark if the last event's reset had to solve equations and could not."""
+    """The explanation if the last event's implicit reset found no solution; else `None`."""
     if fired is None or not fired.implicit or not fired.logged:
         return None
     log = sol.events
@@ -385,8 +385,8 @@ def _unsolved_reset(sol: Solution, fired: Action | None) -> Explanation | None:
     return Explanation(
         f'The equations of the implicit reset of event "{fired.name}" could not be solved: from '
         "the state before the event (or from `guess`) Newton's method found no solution.",
-        "Give implicit_reset(..., guess=lambda now, p: now.replace(x=...)), or check that they "
-        "have one.",
+        "Give implicit_reset(..., guess=lambda now, p: now.replace(x=...)), or check that the "
+        "equations have a solution.",
         {},
         fired.name,
     )

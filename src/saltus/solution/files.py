@@ -1,6 +1,6 @@
 """Solutions as files, data frames and datasets.
 
-A saved solution is an `.npz` of plain arrays and one JSON text, `header`, that says what they are.
+A saved solution is an `.npz` of plain arrays and one JSON text, `header`, that describes them.
 Its dense output is the polynomial through `NODES` points of every step.
 """
 
@@ -37,11 +37,10 @@ UNKNOWN = ("at", "certificate", "min", "max", "spec", "tape", "error")
 # -- files --------------------------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SavedSolution(Presented):
-    """A solution from a file or another process: numbers as they were, dense output interpolated.
+    """A solution from a file or another process: its numbers, with interpolated dense output.
 
-    It does not know the model any more, so nothing in it can be differentiated. `interpolation`
-    is the largest difference, by name, that was seen between the dense output kept in the file and
-    that of the solve.
+    It has no model any more, so nothing in it can be differentiated. `interpolation` is, by name,
+    the largest difference found between the dense output kept in the file and that of the solve.
     """
 
     t: HostArray
@@ -85,13 +84,13 @@ class SavedSolution(Presented):
     def __getattr__(self, name: str) -> Any:
         if name in UNKNOWN:
             raise AttributeError(
-                f"sol.{name}: a solution that was saved or pickled does not know its model any "
-                "more. Solve again, or ask for it before."
+                f"sol.{name}: a solution that was saved or pickled no longer has its model. "
+                f"Solve again, or use sol.{name} before saving."
             )
         return Presented.__getattr__(self, name)  # pyright: ignore[reportAttributeAccessIssue]
 
     def check(self) -> SavedSolution:
-        """Raise if the solve had failed."""
+        """Raise an error if the solve failed."""
         codes = np.asarray(self.result).reshape(-1)
         if np.any(codes > int(Result.terminated)):
             result, t = Result(int(codes.max())), float(np.max(np.asarray(self.last.t)))
@@ -99,7 +98,7 @@ class SavedSolution(Presented):
         return self
 
     def course(self, fractions: Numbers | None = None, whole: bool = False) -> Course:
-        """The output at `fractions` of every step (or at its ends), for plots."""
+        """The output at `fractions` of every step (by default at both ends), for plots."""
         if whole:
             raise ValueError(
                 "a file keeps outputs, not states, discrete states and inputs. Put them into the "
@@ -113,7 +112,7 @@ class SavedSolution(Presented):
 
 
 def save(sol: Solution | SavedSolution, path: str | PathLike[str]) -> Path:
-    """Write a solution to `path` (`.npz` is added where it is missing)."""
+    """Write a solution to `path` (`.npz` is added if it is missing)."""
     path = Path(path)
     path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
     content = _content(sol, "sol.save()")
@@ -132,11 +131,12 @@ def unpickled(content: dict[str, Any]) -> SavedSolution:
 
 
 def _content(sol: Solution | SavedSolution, call: str) -> dict[str, Any]:
-    """What is written, by name."""
+    """The arrays and the header that are written, by name."""
     _numbers(sol, call)
     if np.ndim(sol.result) > 1:
         raise ValueError(
-            f"{call}: a batch of shape {sol.result.shape}; one axis is possible. Save sol[k]."
+            f"{call}: this is a batch of shape {sol.result.shape}, but at most one batch axis can "
+            "be saved. Save sol[k]."
         )
     kept, interpolation = _keep(sol)
     log = sol.events
@@ -211,7 +211,7 @@ def _fields(module: Any) -> dict:
 
 
 def _keep(sol: Solution | SavedSolution) -> tuple[list, dict[str, float]]:
-    """The course at the nodes, lane by lane, and how well it interpolates."""
+    """The course at the nodes, lane by lane, and the error of interpolating it."""
     lanes = [sol] if np.ndim(sol.result) == 0 else [sol[k] for k in range(len(sol.result))]
     kept, worst = [], {}
     for lane in lanes:
@@ -229,7 +229,7 @@ def _keep(sol: Solution | SavedSolution) -> tuple[list, dict[str, float]]:
 
 
 def _encode(tree: Tree, arrays: list) -> Any:
-    """A pytree as JSON; arrays are numbered. Containers JSON has no word for become dicts."""
+    """A pytree as JSON; arrays are numbered. Containers unknown to JSON become dicts."""
     if tree is None:
         return {"none": 0}
     if hasattr(tree, "_fields"):

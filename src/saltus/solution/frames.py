@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def _numbers(tree: Tree, call: str) -> None:
     if is_traced((tree.t, tree.which if isinstance(tree, EventLog) else tree.result)):
         raise TypeError(
-            f"{call} needs numbers, but this is traced by jit, vmap or grad. Return what you need "
-            "from the traced function, or call it outside."
+            f"{call} needs numbers, but these are traced by jit, vmap or grad. Return what you "
+            "need from the traced function, or call it outside."
         )
 
 
@@ -108,7 +108,7 @@ def _event_unit(log: EventLog, column: str) -> str:
 def _one_log(log: EventLog, call: str) -> None:
     _numbers(log, call)
     if np.ndim(log.which) > 1:
-        raise ValueError(f"{call}: a batch of logs. Take those of one solve: sol[k].events.")
+        raise ValueError(f"{call}: this is a batch of logs. Use that of one solve: sol[k].events.")
 
 
 def events_to_pandas(log: EventLog) -> pd.DataFrame:

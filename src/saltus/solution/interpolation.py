@@ -9,7 +9,7 @@ from ..base.types import HostArray, Numbers
 from ..simulate.save_times import tolerance
 from .trajectory import Course
 
-NODES = 0.5 - 0.5 * np.cos(np.pi * np.arange(9) / 8)  # Chebyshev points, both ends among them
+NODES = 0.5 - 0.5 * np.cos(np.pi * np.arange(9) / 8)  # Chebyshev points, including both ends
 BETWEEN = 0.5 * (NODES[1:] + NODES[:-1])
 
 

@@ -1,4 +1,4 @@
-"""Which model function gave NaN or infinity: component, value and time, found on the host."""
+"""Which model function returned NaN or infinity: component, value and time, on the host."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..system.hybrid import Instant
     from .solution import Solution
 
-DECADES_AHEAD = 18  # powers of ten in the distance at which functions are tried
-CLOSER_ROUNDS = 3  # each twenty times as close
+DECADES_AHEAD = 18  # powers of ten in the distance at which functions are evaluated
+CLOSER_ROUNDS = 3  # each with a resolution twenty times as fine
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ class Culprit(NamedTuple):
 
     name: str  # with its component
     value: float
-    t: float | None = None  # where, if that is not where the solve stopped
-    event: str | None = None  # the one it belongs to
+    t: float | None = None  # `None` if it is where the solve stopped
+    event: str | None = None  # the event it belongs to
 
     @property
     def words(self) -> str:
@@ -41,16 +41,16 @@ class Culprit(NamedTuple):
 
 
 def find(sol: Solution) -> list[Culprit]:
-    """What made the state at which the solve stopped not finite; the likeliest cause first."""
+    """Causes of the non-finite state at which the solve stopped, the likeliest first."""
     model, at, par = sol.spec.model, sol.tape.end, sol.tape.par()
     blamed = [*_parameters(model, par), *broken_reset(sol)]
     blamed += [] if blamed else _start(sol)
     return [*blamed, *(_planned(model, at) or ahead(sol))]
 
 
-# -- what was given -----------------------------------------------------------------------------
+# -- parameters and start -----------------------------------------------------------------------
 def _parameters(model: Model, par: Par) -> list[Culprit]:
-    """Parameters, inputs and closed-over values that are NaN; infinity may be meant."""
+    """Parameters, inputs and closed-over values that are NaN; infinity may be intended."""
     names = list(zip(spelled(model.p, "p"), model.p_of(par), strict=True))
     for k in range(len(model.signals)):
         pairs = zip(_SIGNAL, model.signal_of(par, k), strict=True)
@@ -133,7 +133,7 @@ def span(sol: Solution) -> float:
 
 
 def _first_along(model: Model, at: At, par: Par, lengths: np.ndarray) -> tuple[int, Culprit | None]:
-    """The first of some lengths at which a function is not finite, and which one."""
+    """The first of the lengths at which a function is not finite, and that function."""
     tried = _tried(model, at, par, jnp.asarray(lengths))
     names, events = _labels(model)
     for k, length in enumerate(lengths):
@@ -146,7 +146,7 @@ def _first_along(model: Model, at: At, par: Par, lengths: np.ndarray) -> tuple[i
 
 
 def on_the_line(model: Model, at: At, par: Par, lengths: Array, look: Callable[[At], T]) -> T:
-    """What `look` sees at some lengths ahead along a straight line, with z as it is here."""
+    """`look` at states the given lengths ahead on a straight line, with z as it is here."""
     sign = jnp.where(par.backward, -1.0, 1.0)
     k = model.flow(at, par)
 
@@ -159,7 +159,7 @@ def on_the_line(model: Model, at: At, par: Par, lengths: Array, look: Callable[[
 
 @functools.partial(jax.jit, static_argnames=("model",))
 def _tried(model: Model, at: At, par: Par, lengths: Array) -> list:
-    """What every function gives at some lengths ahead along a straight line."""
+    """What every function returns at the given lengths ahead on a straight line."""
 
     def look(here: At) -> list:
         rows: Leaves = ()
@@ -187,7 +187,7 @@ def _labels(model: Model) -> tuple[list[str], list[str | None]]:
 
 
 def weightless(sol: Solution) -> str:
-    """A state that is zero and stays so: without `atol` its error is 0 / 0."""
+    """The name of a state that stays zero: without `atol` its scaled error is 0 / 0."""
     model, at = sol.spec.model, sol.tape.end
     flow = model.flow(at, sol.tape.par())
     for name, value, slope in zip(spelled(model.x, "x"), at.w, flow, strict=False):
@@ -198,7 +198,7 @@ def weightless(sol: Solution) -> str:
 
 # -- outputs ------------------------------------------------------------------------------------
 def silent_output(sol: Solution) -> str:
-    """A sentence, if an output function gave NaN at a time that was reached."""
+    """A sentence if an output function returned NaN at a time that was reached."""
     times, reached = np.atleast_1d(sol.t), np.atleast_1d(sol.reached)
     if not np.any(reached):
         return ""
@@ -213,7 +213,7 @@ def silent_output(sol: Solution) -> str:
 
 
 def listed(names: Sequence[str], values: Sequence[Array | HostArray]) -> str:
-    """Values by name; of an array the largest."""
+    """Values by name; for an array its largest entry."""
     shown = []
     for name, value in zip(names, values, strict=True):
         v = np.asarray(value)

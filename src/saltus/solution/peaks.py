@@ -1,7 +1,7 @@
-"""Where along a trajectory a quantity is largest: a look at every cell, then up to the top.
+"""Where along a trajectory a quantity is largest: every cell is sampled, the best are refined.
 
-A cell is an eighth of a step, or less where steps are long against the span. Values and slopes at
-both ends of a cell say what may lie between them.
+A cell is an eighth of a step, or less where steps are long relative to the span. Values and slopes
+at both ends of a cell give an estimate of the largest value between them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .tape import Tape, along_row
 
 CELLS_PER_STEP = 8
 FOLLOWED_CELLS = 8  # the most promising ones
-MAX_EVALUATIONS = 60  # on the way to a stationary point
-KINK_SLOPE = 1e-2  # relative to the slopes at the ends of a cell: a steeper one inside is a kink
+MAX_EVALUATIONS = 60  # to find one stationary point
+KINK_SLOPE = 1e-2  # relative to the slopes at the ends of a cell: above this it is a kink
 ZERO_SLOPE = 1e-6  # relative to the largest slope of all
 
 
@@ -41,14 +41,14 @@ class Cell(NamedTuple):
 class Walk(NamedTuple):
     """The state of a loop over all cells of all rows."""
 
-    k: Whole  # the row, and which of its cells ends here
+    k: Whole  # the row, and (j) which of its cells ends here
     j: Whole
-    value: Scalar  # where the cell begins, and the slope there
+    value: Scalar  # at the start of the cell, with the slope there
     slope: Scalar
-    flowed: Flag  # since the last jump; in the row before
+    flowed: Flag  # whether there was a step since the last jump, and (flows) in the row before
     flows: Flag
     kept: Cell  # the best cells so far
-    peak: Scalar  # the largest value at an edge, and the row that starts there
+    peak: Scalar  # the largest value at an edge, and (edge) the row that starts there
     edge: Whole
     missing: Flag
     steepest: Scalar  # slope by time
@@ -62,11 +62,11 @@ class Found(NamedTuple):
     inside: Flag
     edge: Whole  # the row at whose start it is, if not inside
     kink: Flag
-    missing: Flag  # somewhere the quantity is not a number
+    missing: Flag  # whether the quantity is NaN somewhere
 
 
 def find(spec: Spec, tape: Tape, quantity: Callable, places: int, rtol: Scalar) -> Found:
-    """Where the quantity is largest: all cells are sampled, the best ones followed to the top."""
+    """Where the quantity is largest: all cells are sampled, the best ones are refined."""
     par = tape.par()
 
     def look(k: Whole, part: Scalar) -> tuple[Any, Any]:
@@ -117,7 +117,7 @@ def _walked(tape: Tape, quantity: Callable, look: Callable, places: int, walk: W
     """The next sample.
 
     The edges are the start, the end, and both sides of every jump. A state in the middle of a chain
-    of jumps is on neither side. The last bit of flow up to a jump is no place of its own: the
+    of jumps is on neither side. The end of the flow before a jump is not a separate place: the
     jump's row starts there, with the derivative of its time."""
     k, j, first = walk.k, walk.j, walk.j == 0
     inside = k < tape.n
@@ -152,7 +152,7 @@ def _walked(tape: Tape, quantity: Callable, look: Callable, places: int, walk: W
 
 
 def _kept(kept: Cell, cell: Cell, real: Flag) -> Cell:
-    """The cells that are kept, with this one in place of the least if it is better."""
+    """The cells that are kept, with this one replacing the worst if it is better."""
     worst = jnp.argmin(kept.best)
     take = real & (cell.best > kept.best[worst])
 
@@ -166,7 +166,7 @@ def _kept(kept: Cell, cell: Cell, real: Flag) -> Cell:
 def _judged(cell: Cell, from_start: Flag, to_end: Flag) -> Cell:
     """The cell with an estimate of its largest value, by a cubic through both ends.
 
-    An end of a row counts where the flow goes on in the next; else it is an edge."""
+    The end of a row counts if the next row continues the flow; otherwise it is an edge."""
     size = cell.b - cell.a
     da, db = (jnp.where(jnp.isfinite(s), s, 0.0) * size for s in (cell.sa, cell.sb))
     rise = cell.vb - cell.va
@@ -184,8 +184,8 @@ def _judged(cell: Cell, from_start: Flag, to_end: Flag) -> Cell:
 def _followed(cell: Cell, look: Callable) -> tuple[Any, Any, Any]:
     """The part of the row where the slope is zero, the value and the slope there.
 
-    Between a slope up and a slope down: regula falsi (Illinois), halving where that is slow. A
-    cell whose slopes have one sign is cut where its cubic bends."""
+    Where the slope changes from positive to negative: regula falsi (Illinois), with bisection
+    where that is slow. A cell whose slopes have one sign is cut at the inflection of its cubic."""
     a, b, sa, sb = cell.a, cell.b, cell.sa, cell.sb
     size = b - a
     rise, da, db = cell.vb - cell.va, sa * size, sb * size
@@ -205,7 +205,7 @@ def _followed(cell: Cell, look: Callable) -> tuple[Any, Any, Any]:
         place = jnp.where(halved, 0.5 * (low + high), falsi)
         v, s = look(place)
         up = s > 0
-        fl = jnp.where(up, s, jnp.where(last < 0, 0.5 * fl, fl))  # what stays twice counts half
+        fl = jnp.where(up, s, jnp.where(last < 0, 0.5 * fl, fl))  # Illinois
         fh = jnp.where(up, jnp.where(last > 0, 0.5 * fh, fh), s)
         low, high = jnp.where(up, place, low), jnp.where(up, high, place)
         higher = v > best[1] + rounding

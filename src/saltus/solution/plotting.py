@@ -27,10 +27,10 @@ COLOURS = ["#1b6ca8", "#d1495b", "#2e8b6f", "#e39b2d", "#7a5195", "#5c6b73", "#a
 EVENT_COLOURS = ["#8a94a0", "#c77f5a", "#6d9a7c", "#9b7fb8", "#b8a04a"]
 MAX_PANELS = 8
 MAX_EVENT_LINES = 40  # more events are drawn as ticks on the axis
-PANEL_COLUMNS = 800  # about; with eight times as many steps, ranges are drawn
+PANEL_COLUMNS = 800  # about; with more than eight times as many steps, ranges are drawn
 MAX_DRAWN_STEPS = 8 * PANEL_COLUMNS
-MAX_MODE_BANDS = 400  # stays in modes that are shaded
-HELD_CHANGE = 1e-12  # relative to the range of a curve: less between jumps makes it a stair
+MAX_MODE_BANDS = 400  # more intervals in one mode are not shaded
+HELD_CHANGE = 1e-12  # relative to the range of a curve: one that changes less is constant
 
 LOOK = {
     "axes.grid": True,
@@ -74,7 +74,10 @@ def plot(
     inputs: bool = False,
     discrete: bool = False,
 ) -> Figure:
-    """Outputs over time with the events marked: one panel per output. Returns the figure."""
+    """Outputs over time with the events marked: one panel per output. Returns the figure.
+
+    The arguments after `sol` are those of `Solution.plot`.
+    """
     plt = need("matplotlib.pyplot", "plot", "sol.plot()")
     _one_concrete(sol)
     steps = max(1, int(sol.stats.rows))
@@ -109,12 +112,12 @@ def plot(
 def _one_concrete(sol: Solution | SavedSolution) -> None:
     if is_traced((sol.t, sol.result, sol.y)):
         raise TypeError(
-            "sol.plot() needs numbers, but this is traced by jit, vmap or grad. Plot outside of "
+            "sol.plot() needs numbers, but these are traced by jit, vmap or grad. Plot outside of "
             "the traced function."
         )
     if np.ndim(sol.result):
         raise ValueError(
-            f"sol.plot(): a batch of {np.shape(sol.result)} solutions. Plot one of them: "
+            f"sol.plot(): this is a batch of shape {np.shape(sol.result)}. Plot one solution: "
             "sol[0].plot()."
         )
 
@@ -127,7 +130,7 @@ def _choose(
     inputs: bool,
     discrete: bool,
 ) -> dict[str, Any]:
-    """What is drawn, by name: outputs, and on request discrete states, inputs and states."""
+    """What is drawn, by name: outputs, and discrete states, inputs and states if asked for."""
     known, groups = dict(outputs), {}
     if inputs or discrete or any(name not in outputs for name in names):
         groups = _others(sol, fractions)
@@ -168,9 +171,10 @@ def curve(
     text: str | None = None,
     **style: Any,
 ) -> None:
-    """One output: a line per piece, and both limits where it jumps. `style` is of the line.
+    """Draws one output: a line per piece, and both limits at jumps. `style` is for the line.
 
-    Stairs where it is held between jumps, and the range of each column where there are many steps.
+    An output that is constant between jumps is drawn as stairs; with many steps, the range in each
+    column of the panel is drawn.
     """
     if len(values) > MAX_DRAWN_STEPS:
         _range(axis, course.t, values, colour, text, **style)
@@ -211,7 +215,7 @@ def _held(values: np.ndarray, piece: np.ndarray, span: float) -> bool:
 def _range(
     axis: Axes, t: HostArray, values: HostArray, colour: str, text: str | None, **style: Any
 ) -> None:
-    """The smallest and largest value in each column of a panel, with their outlines."""
+    """Draws the range of values in each column of a panel, with its outline."""
     t, values = t.reshape(-1), values.reshape(-1)
     edges = np.linspace(t[0], t[-1], PANEL_COLUMNS + 1)
     place = np.searchsorted(t, edges[1:-1]) if t[-1] > t[0] else np.searchsorted(-t, -edges[1:-1])
@@ -251,7 +255,7 @@ def _events(sol: Solution | SavedSolution, axes: Sequence[Axes]) -> None:
 
 
 def _kinds(log: EventLog) -> dict[str, np.ndarray]:
-    """The times of each kind of event; the two events of a sliding surface by what they do."""
+    """The times of each kind of event; those of a sliding surface are named by their modes."""
     count = int(log.count)
     which, times = np.asarray(log.which)[:count], np.asarray(log.t)[:count]
     names = [log.names[k] for k in which]
@@ -265,7 +269,7 @@ def _kinds(log: EventLog) -> dict[str, np.ndarray]:
 
 
 def _columns(times: np.ndarray) -> np.ndarray:
-    """Of many times, one in each column of a panel."""
+    """Times thinned out to one per column of a panel."""
     if len(times) <= PANEL_COLUMNS:
         return times
     return times[
@@ -276,7 +280,7 @@ def _columns(times: np.ndarray) -> np.ndarray:
 
 
 def _modes(sol: Solution | SavedSolution, course: Course, axes: Sequence[Axes]) -> None:
-    """A band of colour for each stay in a mode, named where there is room."""
+    """Shades each interval in one mode, with its name where there is room."""
     if not sol.modes or course.mode is None or not len(course.mode):
         return
     borders = np.flatnonzero(np.diff(course.mode)) + 1

@@ -47,7 +47,7 @@ class Stats(eqx.Module):
     evaluations: Whole  # of the flow
     rows: Whole
     events: Whole
-    touches: Whole  # guards that came to zero and turned back
+    touches: Whole  # times a guard reached zero without crossing it
 
     def __repr__(self) -> str:
         return describe_stats(self)
@@ -66,7 +66,7 @@ class Presented:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property that failed says so itself
+            if hasattr(type(self), name):  # a property that failed raises its own error
                 return object.__getattribute__(self, name)
             raise missing(self, "a solution", name, ATTRIBUTES)
 
@@ -75,46 +75,53 @@ class Presented:
     ) -> Figure:
         """A figure of the outputs over time, events marked, both limits drawn at jumps.
 
-        `names` choose what is drawn (all outputs by default): outputs, and states, discrete states
-        and inputs by their names. `inputs` and `discrete` add all of those. What is held between
-        jumps is drawn as stairs; where a solve has more steps than the figure has columns, the
-        range of each column is shaded. `points` is about how many points each curve gets. Needs
-        the extra `plot`.
+        `names` are the outputs, states, discrete states and inputs to draw (default: all outputs).
+        `inputs=True` and `discrete=True` add all inputs and all discrete states. A quantity that is
+        constant between jumps is drawn as stairs; with many more steps than the figure has columns,
+        the range of values in each column is shaded. `points` is the approximate number of points
+        per curve. Needs the extra `plot`.
         """
         from .plotting import plot
 
         return plot(self._whole, *names, points=points, inputs=inputs, discrete=discrete)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the solution to an `.npz` file and return its path; `Solution.load` reads it."""
+        """Write the solution to the `.npz` file `path` and return its path.
+
+        `Solution.load` reads it.
+        """
         from .files import save
 
         return save(self._whole, path)
 
     def to_pandas(self) -> pd.DataFrame:
-        """A data frame of the saved outputs, time as index, units in the columns' names.
+        """A data frame of the saved outputs, with time as index and units in the column names.
 
-        Needs the extra `data`. A batch gets its numbers as a first level of the index.
+        For a batch, the number of the solve is the first level of the index. Needs the extra
+        `data`.
         """
         from .frames import to_pandas
 
         return to_pandas(self._whole)
 
     def to_csv(self, path: str | PathLike[str]) -> Path:
-        """Write the saved outputs to a CSV file, units in its header, and return its path."""
+        """Write the saved outputs to the CSV file `path`, with units in its header.
+
+        Returns the path.
+        """
         from .frames import to_csv
 
         return to_csv(self._whole, path)
 
     def to_xarray(self) -> xr.Dataset:
-        """A dataset of the saved outputs along `t`, units as attributes. Needs the extra `data`."""
+        """A dataset of the saved outputs along `t`, with units. Needs the extra `data`."""
         from .frames import to_xarray
 
         return to_xarray(self._whole)
 
 
 def check_lane(sol: Solution | SavedSolution, lane: object) -> None:
-    """Refuses names, and any index where the solution is not a batch."""
+    """Raises an error for names, and for any index if the solution is not a batch."""
     if isinstance(lane, str):
         raise TypeError(
             f'sol["{lane}"]: a solution has no entries by name. Write sol.y["{lane}"] for saved '
@@ -125,19 +132,19 @@ def check_lane(sol: Solution | SavedSolution, lane: object) -> None:
 
 
 def check_inside(sol: Solution | SavedSolution, t: Numbers) -> None:
-    """Refuses times that no solution of a batch has reached, where all of them are known."""
+    """Raises an error for times that no solution of a batch has reached, if they are known."""
     if any(map(is_tracer, (t, sol.start, sol.last.t))):
         return
     times, ends = np.asarray(t, dtype=float), np.asarray([sol.start, sol.last.t], dtype=float)
     low, high = np.min(ends), np.max(ends)
     slack = 16 * np.finfo(float).eps * max(abs(low), abs(high))
-    bad = ~((times >= low - slack) & (times <= high + slack))  # NaN is outside, too
+    bad = ~((times >= low - slack) & (times <= high + slack))  # NaN is also outside
     if bad.any():
         last = Result(int(np.max(sol.result)))
         whole = last == Result.success
         raise ValueError(
-            f"sol({times[bad].flat[0]:.10g}): this solution reaches from t = {low:.10g} to "
-            f"t = {high:.10g}{'' if whole else f' ({last.name})'}. Ask for times in between"
+            f"sol({times[bad].flat[0]:.10g}): this solution covers t = {low:.10g} to "
+            f"t = {high:.10g}{'' if whole else f' ({last.name})'}. Use times in between"
             f"{', or solve to a later t1' if whole else ''}."
         )
 
@@ -159,7 +166,7 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
     spec: Spec = eqx.field(static=True, repr=False)
     max_events: int = eqx.field(static=True, repr=False)
     units: Units = eqx.field(static=True, repr=False)
-    # From the states that are solved for to the user's own, where these differ.
+    # Maps the states that are solved for to the user's own, where they differ.
     adapt: Callable[[Instant], Instant] | None = eqx.field(static=True, repr=False)
     tolerance: tuple[Scalar, Leaves] = eqx.field(repr=False)  # relative, and absolute by leaf
     on_grazing: str = eqx.field(static=True, repr=False, default="record")
@@ -168,7 +175,7 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
         return describe(self, slowed(self))
 
     def __reduce__(self) -> tuple:
-        """Pickling keeps the numbers of a solution, as a file does, and not its model."""
+        """Pickling keeps the numbers of a solution, as `save` does, but not its model."""
         from .files import pickled, unpickled
 
         return unpickled, (pickled(self),)
@@ -190,7 +197,7 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
 
     @property
     def certificate(self) -> Certificate:
-        """Whether derivatives of this solution can be trusted, and how far they reach."""
+        """Whether derivatives of this solution can be trusted, and how far they are valid."""
         from ..trust import certificate
 
         return certificate(self)
@@ -226,29 +233,33 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
         return jax.tree.map(lambda v: v[lane], self)
 
     def course(self, fractions: Numbers | None = None, whole: bool = False) -> Course:
-        """The output at `fractions` of every step (or at its ends), for plots and files.
+        """The output at `fractions` of every step (default: its ends), for plots and files.
 
-        `whole` gives instants with all states instead of outputs.
+        With `whole=True`, instants with all states instead of outputs.
         """
         found = course(self.spec, self.tape, fractions, whole)
         return found._replace(y=self.adapt(found.y)) if whole and self.adapt else found
 
     @staticmethod
     def load(path: str | PathLike[str]) -> SavedSolution:
-        """A solution that was written with `save`: all its numbers, but no derivatives."""
+        """Read the file `path` written by `save`: all numbers, but no derivatives."""
         from .files import load
 
         return load(path)
 
     def __call__(self, t: Numbers, side: str = "right") -> Tree:
-        """The output at any time; `side="left"` gives the limit from before a jump.
+        """The output at the times `t`, a number or an array.
 
-        A time that was not reached is an error; inside `jit` the output there is NaN.
+        At a jump, `side="left"` gives the limit from before it and `"right"` the value after it. A
+        time that was not reached is an error; inside `jit` the output there is NaN.
         """
         return self._read(lambda *given: read(*given)[0], t, side)
 
     def at(self, t: Numbers, side: str = "right") -> Instant:
-        """The instant at any time: states, discrete states, inputs. Times may be an array."""
+        """The instant at the times `t`: states, discrete states and inputs.
+
+        `t` and `side` are as for `sol(t)`.
+        """
         now = self._read(read_instants, t, side)
         return now if self.adapt is None else self.adapt(now)
 
@@ -271,17 +282,17 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
 
     @property
     def error(self) -> SolveError | None:
-        """The error that `throw=True` raises, or none if the solve went well."""
+        """The error that `throw=True` raises, or `None` if the solve succeeded."""
         if is_tracer(self.result):
             raise TypeError(
-                "sol.error is known when the compiled function has run. Inside it write "
-                "sol.check(), or return sol.result."
+                "sol.error is only known after the compiled function has run. Inside the function, "
+                "write sol.check(), or return sol.result."
             )
         bad = np.any(np.asarray(self.result) > int(Result.terminated))
         return failure(self) if bad else None
 
     def check(self) -> Solution:
-        """Raise if the solve failed; inside `jit` too, where the error comes at run time."""
+        """Raise an error if the solve failed; inside `jit` it is raised at run time."""
         if is_tracer(self.result):
             bad = self.result > int(Result.terminated)
             codes = [r for r in Result if r > Result.terminated]
@@ -295,7 +306,7 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
 
 def failure(sol: Solution) -> SolveError:
     """The error that says where and why a solve stopped."""
-    sol = jax.tree.map(jax.lax.stop_gradient, sol)  # plain numbers, also inside `jax.grad`
+    sol = jax.tree.map(jax.lax.stop_gradient, sol)  # plain numbers even inside `jax.grad`
     if jnp.ndim(sol.result):
         return _first_failure(sol)
     result, t = Result(int(sol.result)), float(sol.last.t)

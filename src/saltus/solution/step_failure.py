@@ -21,17 +21,17 @@ from .nonfinite import ahead, on_the_line, span
 if TYPE_CHECKING:
     from .solution import Solution
 
-GUARD_SPAN = 1e-6  # around the last state, relative to the time from start to end
+GUARD_SPAN = 1e-6  # searched around the last state, relative to the time from start to end
 GUARD_POINTS = 41  # at which a guard is evaluated in each round
 GUARD_ROUNDS = 14  # each divides the span by the number of points
-GUARD_LEAP = 1e-3  # relative change of a guard, over no time at all, that is a jump
-LAST_STEPS = 50  # at the end of a solve, whose typical length counts
-STABILITY_LIMIT = 0.5  # step length times rate of decay: beyond it, an explicit method is stiff
-CERTAIN_STIFFNESS = 1.5  # the same, where it cannot be accuracy that demands short steps
+GUARD_LEAP = 1e-3  # relative change of a guard within rounding of one time: more is a jump
+LAST_STEPS = 50  # at the end of a solve, from which the typical step length is taken
+STABILITY_LIMIT = 0.5  # step length times rate of decay: more may mean a stiff system
+CERTAIN_STIFFNESS = 1.5  # the same product: more cannot be due to accuracy
 MIN_STEPS_TO_EXPLAIN = 1000  # fewer steps need no explanation in a summary
 MAX_JACOBIAN_STATES = 300  # beyond it the Jacobian of the flow is too expensive
 MIN_REJECTED_SHARE = 0.2  # of all steps, for rejections to be explained
-REJECTED_REACH = 100.0  # in lengths of the last step: as far as rejected steps have gone
+REJECTED_REACH = 100.0  # in lengths of the last step: how far rejected steps may have gone
 BRANCHING = {
     "select_n", "saltus_when", "floor", "ceil", "round", "sign", "rem", "gt", "ge", "lt", "le",
 }  # fmt: skip
@@ -45,7 +45,7 @@ class Leap(NamedTuple):
     t: float
     before: float
     after: float
-    where: str  # the user's line that branches
+    where: str  # the line of the user's guard that branches
 
     @property
     def what(self) -> str:
@@ -54,17 +54,17 @@ class Leap(NamedTuple):
         return (
             f'The guard of event "{self.action.name}{member}" jumps over zero at t = '
             f"{self.t:.10g}, from {self.before:.6g} to {self.after:.6g}: it is not zero "
-            f"in between, so that steps towards it only become shorter.{line}"
+            f"in between, so steps towards the event only become shorter.{line}"
         )
 
     @property
     def advice(self) -> str:
         return (
-            "An event is a zero of a guard that is continuous there. Write the quantity that "
-            "decides as the guard, as in guard=lambda now, p: "
-            'now.x["h"] - 0.5, instead of `where`, `when`, `sign`, `floor`, `mod` or a comparison '
-            "of it; where something switches at that time, make the switch an event of its own, "
-            "whose reset changes d or the mode, and let the guard read that."
+            "An event is a zero of a guard that is continuous there. Use the quantity itself as "
+            "the guard, as in guard=lambda now, p: "
+            'now.x["h"] - 0.5, and not `where`, `when`, `sign`, `floor`, `mod` or a comparison '
+            "of it; if something switches at that time, make the switch an event of its own, "
+            "whose reset changes d or the mode, and let the guard read d or the mode."
         )
 
 
@@ -81,7 +81,7 @@ def leap(sol: Solution) -> Leap | None:
                 offset, before, after = found
                 sign = -1.0 if bool(par.backward) else 1.0
                 if action.direction * sign * (after - before) < 0:
-                    continue  # against its direction: no event
+                    continue  # in the wrong direction for this event
                 t = float(par.t0 + at.tau) + sign * offset
                 number = None if action.size is None else member
                 return Leap(action, number, t, before, after, _line(action))
@@ -91,7 +91,7 @@ def leap(sol: Solution) -> Leap | None:
 def _closed_in(
     model: Model, at: At, par: Par, reach: float, j: int, member: int
 ) -> tuple[float, float, float] | None:
-    """Where a guard changes its sign near a state, and its values there; none if continuously."""
+    """Where a guard jumps over zero near a state, and its values there; `None` if nowhere."""
     low, high, before, after, k = -reach, reach, 0.0, 0.0, 0
     values = np.zeros(GUARD_POINTS)
     least = 4 * np.spacing(max(abs(float(at.tau)), reach))
@@ -147,7 +147,7 @@ def shortened(sol: Solution) -> tuple[str, dict[str, Any]]:
 
 
 def stiffness(sol: Solution) -> str:
-    """Says so if steps of an explicit method are as short as its stability demands."""
+    """A sentence if stability is what keeps the steps of an explicit method short."""
     row = int(sol.tape.n) if sol.spec.adaptive else 0
     h, rate = _length_and_rate(sol, row)
     if not h * rate > STABILITY_LIMIT:
@@ -160,7 +160,7 @@ def stiffness(sol: Solution) -> str:
 
 
 def slowed(sol: Solution) -> str:
-    """The same in a line, for a solve that took many steps: at its middle, or at its end."""
+    """The same as a short remark, for a solve that took many steps."""
     if is_traced((sol.result, sol.stats.steps, sol.tape)) or np.ndim(sol.result):
         return ""
     n = int(sol.tape.n)
@@ -168,14 +168,14 @@ def slowed(sol: Solution) -> str:
     for h, rate in (_length_and_rate(sol, row) for row in rows):
         if h * rate > CERTAIN_STIFFNESS:
             return (
-                f"steps are bound by stability, not by accuracy ({h:.3g} long, and a part decays "
+                f"steps are limited by stability, not accuracy ({h:.3g} long, and a part decays "
                 f"in {1 / rate:.3g}); try method=saltus.Radau5()"
             )
     return ""
 
 
 def _length_and_rate(sol: Solution, row: int) -> tuple[float, float]:
-    """How long the steps up to a row of an explicit method are, and the fastest decay there."""
+    """The length of an explicit method's steps before a row, and the fastest decay there."""
     model, tape, n = sol.spec.model, sol.tape, int(sol.tape.n)
     stepper = getattr(sol.spec.stepper, "inner", sol.spec.stepper)
     lengths = np.abs(np.asarray(tape.h)[: row or n])

@@ -1,4 +1,4 @@
-"""Reading the tape: values at any time, the end, the events. Plain JAX on its rows."""
+"""Reading the tape: values at any time, the end, the events. Plain JAX functions of its rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EventRow(NamedTuple):
     number: int  # of its action in the model
     action: Action
     member: int
-    rooted: bool  # whether it has an approach, hence a time of its own
+    rooted: bool  # whether it has its own time, and was not triggered by another reset
 
 
 class Tape(eqx.Module):
@@ -50,7 +50,7 @@ class Tape(eqx.Module):
     backward: Flag
     z: Leaves
     aux: Leaves
-    depends: Scalar  # a number with a derivative by everything the solve depends on
+    depends: Scalar  # carries derivatives by everything the solve depends on
 
     @property
     def t0(self) -> Scalar:
@@ -76,7 +76,7 @@ class Tape(eqx.Module):
         pick = functools.partial(jnp.take, indices=k, axis=0, mode="clip")
         return pick(self.h), tuple(map(pick, self.aux))
 
-    # What kinds of rows there are. Nobody else reads `kind`.
+    # The kinds of rows. No other code reads `kind`.
 
     @property
     def size(self) -> int:
@@ -102,12 +102,12 @@ class Tape(eqx.Module):
         return resets & chosen[jnp.clip(action, 0)], action
 
     def rooted_rows(self) -> Array:
-        """Which rows are resets that follow their own approach: not triggered by another reset."""
+        """Which rows are resets at a time of their own, not triggered by another reset."""
         before = jnp.concatenate([jnp.zeros_like(self.kind[:1]), self.kind[:-1]])
         return self.reset_rows() & (before == self.kind - 1)
 
     def first_flow_row(self) -> Whole:
-        """The first step; without any, a row that is not used, whose flow is defined."""
+        """The first step; if there is none, an unused row, where the flow is defined."""
         return jnp.argmax(self.kind == FLOW)
 
     def flows(self, k: Whole) -> Flag:
@@ -119,7 +119,7 @@ class Tape(eqx.Module):
         return (k < self.n) & is_reset(self._kind(k))
 
     def action_indices(self) -> Array:
-        """For each row the number of the action whose approach or reset it is; -1 for steps."""
+        """For each row, the number of the action whose approach or reset it is; -1 for steps."""
         return action_of(self.kind.astype(jnp.int32))
 
     def action_index(self, k: Array | int) -> Array:
@@ -127,7 +127,7 @@ class Tape(eqx.Module):
         return action_of(self._kind(k).astype(jnp.int32))
 
     def members(self) -> Array:
-        """For each row which member of a family of events fired."""
+        """For each row, which member of a family of events fired."""
         return self.member[0] if self.member else jnp.zeros(self.kind.shape, jnp.int32)
 
     def member_of(self, k: Array | int) -> Array:
@@ -138,12 +138,12 @@ class Tape(eqx.Module):
         return self.kind[jnp.minimum(k, self.size - 1)]
 
     def last_action(self, model: Model) -> Action | None:
-        """The action that made the final state; none if there are no rows, or after a step."""
+        """The action whose reset gave the final state; `None` without rows or after a step."""
         index = int(self.action_index(self.n - 1)) if int(self.n) else -1
         return model.actions[index] if index >= 0 else None
 
     def events(self, model: Model) -> list[EventRow]:
-        """All resets in order; numbers must be known."""
+        """All resets in order; needs known numbers."""
         rows = np.flatnonzero(self.reset_rows())
         columns = (self.action_indices(), self.members(), self.rooted_rows())
         index, member, rooted = (np.asarray(v)[rows].tolist() for v in columns)
@@ -198,10 +198,10 @@ def output(model: Model, at: At, par: Par) -> Tree:
 
 
 def _reading(spec: Spec, tape: Tape, t: Scalar, side: str) -> tuple[At, Any, Any]:
-    """The state at a time, whether that was reached, and a number with all it depends on."""
+    """The state at a time, whether the time was reached, and a number that depends on both."""
     offset = t - tape.t0
     inside = within(tape.t0, offset, tape.end.tau, tape.backward)
-    # Elsewhere it is read where the flow is sure to be finite. Without rows nothing has flowed.
+    # A time that was not reached is replaced by the start, where the flow is finite.
     flows = tape.n > 0
     theta, w, z = only(flows, (tape.theta, tape.w, tape.z))
     flowing = dataclasses.replace(tape, theta=theta, w=w, z=z)
@@ -225,7 +225,7 @@ def read(spec: Spec, tape: Tape, ts: Array, side: str) -> tuple[Any, Any, Any]:
 
 @functools.partial(jax.jit, static_argnames=("spec", "side"))
 def read_instants(spec: Spec, tape: Tape, ts: Array, side: str) -> Instant:
-    """What model functions are given at the times `ts`; NaN where these were not reached."""
+    """The instants at the times `ts`; NaN at times that were not reached."""
     par = tape.par()
 
     def one(t: Scalar) -> tuple[Instant, Any, Any]:
@@ -262,7 +262,7 @@ def read_end(spec: Spec, tape: Tape, ok: Flag) -> tuple[Instant, tuple]:
 
 
 def _over(model: Model, one: Callable[[Whole, Flag], Tree]) -> Callable[[Array, Array], Tree]:
-    """A function mapped over all entries of the log; one by one where each is expensive."""
+    """A function mapped over all entries of the log; one by one if each is expensive."""
     if model.pattern is None:
         return jax.vmap(one)
 

@@ -1,4 +1,4 @@
-"""The output along every step: what plots and files are made of."""
+"""The output along every step, for plots and files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .tape import Tape, along_row, instant, output
 class Course(NamedTuple):
     """Times (N, F) and outputs (N, F, ...) at F points of each of the N steps.
 
-    Steps with the same `piece` follow each other without a jump. `mode` is the automaton's. Where
-    a solve begins or ends with a jump, the other side of it is a step of no length.
+    Steps with the same `piece` follow each other without a jump. `mode` is the mode of the
+    automaton. If a solve begins or ends with a jump, its other side is a step of length zero.
     """
 
     t: HostArray
@@ -31,7 +31,8 @@ class Course(NamedTuple):
 def course(spec: Spec, tape: Tape, fractions: Numbers | None = None, whole: bool = False) -> Course:
     """The output at `fractions` of every step; 0 is just after a jump, 1 just before the next.
 
-    Without fractions at both ends of every step, which costs little. `whole` gives instants.
+    Without `fractions`, the output at both ends of every step, which is cheap. With `whole`,
+    instants instead of outputs.
     """
     n = int(tape.n)
     if fractions is None:
@@ -50,7 +51,7 @@ def course(spec: Spec, tape: Tape, fractions: Numbers | None = None, whole: bool
 
 
 def _ends(times: Array, values: Tree, modes: Array | None) -> tuple:
-    """Values where steps start as pairs: those of a step, and those of the next."""
+    """Values at the starts of steps, as pairs: those of a step, and those of the next."""
 
     def pairs(v: Array) -> HostArray:
         known = np.asarray(v)

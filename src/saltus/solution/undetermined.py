@@ -1,4 +1,4 @@
-"""Algebraic states that no equation determines any more, and equations that say nothing new."""
+"""Algebraic states that no equation determines, and equations that are redundant."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..model.algebraic_states import hidden, steepness
 from ..model.model import At, Model, Par
 from ..model.projection import slopes
 
-SINGULAR_VALUE_ZERO = 1e-12  # for equations and states in their own scales
-MIN_SHARE = 1e-6  # of a unit vector: smaller entries take no part in it
-MAX_UNKNOWNS = 300  # beyond it this takes too long
+SINGULAR_VALUE_ZERO = 1e-12  # after scaling equations and states
+MIN_SHARE = 1e-6  # of a unit vector: smaller entries count as zero
+MAX_UNKNOWNS = 300  # more would take too long
 GOOD_CONDITION = 1e8  # a smaller condition number explains nothing
 MAX_NAMES = 6  # in a sentence
 
 
 class Gap(NamedTuple):
-    """What is missing where the Jacobian of the equations for z has not full rank."""
+    """What is missing where the Jacobian of the equations for z does not have full rank."""
 
-    free: list[str]  # states that can move without any equation noticing
-    idle: list[str]  # equations that contain no algebraic state
+    free: list[str]  # states that can change without changing any equation
+    idle: list[str]  # equations that depend on no algebraic state
     bound: list[str]  # the others that depend on each other
     together: bool  # free states move together, not each on its own
     open: dict[str, float]  # residuals that no algebraic state can change
@@ -34,17 +34,17 @@ class Gap(NamedTuple):
         moves = ", which can move together" if self.together else ""
         text = f"No equation determines {_names(self.free)}{moves}."
         if self.idle:
-            text += f" {_equations(self.idle)} with no algebraic state here."
+            text += f" {_equations(self.idle)} on no algebraic state here."
         if len(self.bound) > 1:
             shown = ", ".join(f'"{name}"' for name in self.bound[:MAX_NAMES])
             text += f" The equations {shown} are not independent."
         for name, value in list(self.open.items())[:1]:
-            text += f' And "{name}" is left with {value:.3g}, which none of them can change.'
+            text += f' The residual of "{name}" is {value:.3g}, which none of them can change.'
         return text
 
 
 def gap(model: Model, at: At, par: Par) -> Gap | None:
-    """What is missing for z to be determined at a state; none where it is, or nearly."""
+    """What is missing to determine z at a state; `None` if it is determined, or nearly."""
     matrix = jacobian_of_z(model, at, par)
     if matrix is None:
         return None
@@ -73,7 +73,7 @@ def gap(model: Model, at: At, par: Par) -> Gap | None:
 
 
 def taken_out(model: Model, before: At, after: At, par: Par) -> list[tuple[str, str]]:
-    """Which algebraic state a jump took out of which equation: pairs (state, equation)."""
+    """Which algebraic states a jump removed from which equations: pairs (state, equation)."""
     first, last = (jacobian_of_z(model, at, par) for at in (before, after))
     if first is None or last is None:
         return []
@@ -82,7 +82,7 @@ def taken_out(model: Model, before: At, after: At, par: Par) -> list[tuple[str, 
 
 
 def floats(model: Model, before: At, at: At, par: Par, jump: str) -> tuple[str, str] | None:
-    """What a jump leaves undetermined, and what to write; none if nothing is."""
+    """What a jump leaves undetermined, and what to write; `None` if nothing."""
     found, rule = gap(model, at, par), model.constraint
     if found is None or rule is None:
         return None
@@ -91,8 +91,8 @@ def floats(model: Model, before: At, at: At, par: Par, jump: str) -> tuple[str, 
     for state, equation in taken_out(model, before, at, par):
         of.setdefault(equation, []).append(state)
     if of:
-        parts = [f'{_names(states)} out of equation "{name}"' for name, states in of.items()]
-        what += f" The jump took {', and '.join(parts[:MAX_NAMES])}."
+        parts = [f'{_names(states)} from equation "{name}"' for name, states in of.items()]
+        what += f" The jump removed {', and '.join(parts[:MAX_NAMES])}."
     one, row = found.free[0], (found.idle or found.bound or ["..."])[0]
     written = numbered(spelled(model.z, "now.z"), rule.shapes, "now.z")
     z = written[state_names(model).index(one)]
@@ -104,7 +104,7 @@ def floats(model: Model, before: At, at: At, par: Par, jump: str) -> tuple[str, 
 
 
 def jacobian_of_z(model: Model, at: At, par: Par) -> np.ndarray | None:
-    """The derivatives by z of the equations for it; none where they are not finite or many."""
+    """The derivatives by z of its equations; `None` if not finite or too many."""
     rule = model.constraint
     if rule is None or sum(int(np.prod(s)) for s in rule.shapes) > MAX_UNKNOWNS:
         return None
@@ -133,16 +133,16 @@ def _names(names: list[str]) -> str:
 
 def _equations(names: list[str]) -> str:
     shown = ", ".join(f'"{name}"' for name in names[:MAX_NAMES])
-    return f"Equation {shown} changes" if len(names) == 1 else f"Equations {shown} change"
+    return f"Equation {shown} depends" if len(names) == 1 else f"Equations {shown} depend"
 
 
 def unsettled(model: Model, at: At, par: Par, matrix: HostArray, what: str, singular: bool) -> str:
-    """What did not settle where `matrix`, called `what`, determines z well."""
+    """What did not converge although `matrix`, called `what`, determines z well."""
     if singular:
         share = 1e-5 * float(steepness(model, at, par))
         return (
-            f"At this state {what} is still regular, but it changes by {share:.3g} times itself "
-            "where the states move by a hundred thousandth: it is singular right ahead."
+            f"At this state {what} is still regular, but it changes by {share:.3g} times its size "
+            "when the states change by a hundred thousandth: it becomes singular just ahead."
         )
     names = state_names(model)
     rows, z = (
@@ -152,7 +152,7 @@ def unsettled(model: Model, at: At, par: Par, matrix: HostArray, what: str, sing
     step = np.linalg.solve(matrix, rows)
     last = int(np.argmax(np.abs(step)))
     return (
-        f"{what} determines z well here: what did not settle is Newton's iteration for z, or for "
+        f"{what} determines z well here: what did not converge is Newton's method for z, or for "
         f"the stages of a step. At {names[last]} = {z[last]:.3g} the next correction of "
         f"{names[last]} is {-step[last]:.3g}."
     )

@@ -1,1 +1,1 @@
-"""`solve` and what it is given."""
+"""`solve` and its arguments."""

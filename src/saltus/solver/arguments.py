@@ -1,4 +1,4 @@
-"""What `solve` is given, checked: methods, numbers, counts, save times."""
+"""Checks of the arguments of `solve`: methods, numbers, counts, save times."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_index(model: Model, method: Method) -> None:
         worst = rule.equations[rule.index.index(rule.highest)]
         raise ValueError(
             f'solve: equation "{worst}" has index {rule.highest}, which {type(method).__name__} '
-            "cannot treat. Write method=saltus.Radau5(), or leave method out."
+            "cannot solve. Write method=saltus.Radau5(), or leave method out."
         )
 
 
@@ -73,7 +73,7 @@ def number(name: str, value: object) -> Scalar:
     if value.ndim:
         raise ValueError(f"solve: {name} has shape {value.shape}, expected a number.")
     if not is_tracer(value) and not np.isfinite(value):
-        late = "To run until something happens, give a late end and a terminal event."
+        late = "To run until something happens, give a late t1 and a terminal event."
         raise ValueError(
             f"solve: {name} is {float(value)}, expected a finite number. "
             f"{late if name == 't1' else ''}".strip()
@@ -96,7 +96,7 @@ def count(name: str, value: Number) -> int:
 
 
 def times(ts: Numbers, t0: Scalar, t1: Scalar) -> Array:
-    """Save times, in any order, repeated or not; saved values come in the same order."""
+    """Save times, in any order and possibly repeated; saved values are in the same order."""
     ts = jnp.asarray(ts, dtype=jnp.float64)
     if ts.ndim != 1:
         raise ValueError(
@@ -106,7 +106,7 @@ def times(ts: Numbers, t0: Scalar, t1: Scalar) -> Array:
     if not any(is_tracer(v) for v in (ts, t0, t1)) and ts.size:
         low, high = sorted((float(t0), float(t1)))
         slack = 1e-12 * max(abs(low), abs(high), 1e-300)
-        outside = np.asarray(~((ts >= low - slack) & (ts <= high + slack)))  # NaN is outside, too
+        outside = np.asarray(~((ts >= low - slack) & (ts <= high + slack)))  # NaN is also outside
         if outside.any():
             raise ValueError(
                 f"solve: ts contains {float(ts[int(outside.argmax())])}, outside of "

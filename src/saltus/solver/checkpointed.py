@@ -1,6 +1,6 @@
-"""Solves whose derivatives take bounded memory: pieces that are simulated again when needed.
+"""Solves whose derivatives need bounded memory: pieces that are simulated again when needed.
 
-The value of a piece is where the next one starts, which the first pass has kept
+The value of a piece is the state where the next one starts, which the first pass has kept
 (simulate/checkpointed.py). Its derivative is that of its rows, which exist only while the piece is
 differentiated: the pieces are the steps of a `scan`, each under `jax.checkpoint`.
 """
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 SAVES_PER_PIECE = 32
-NEWTON_GAP = 1e-6  # relative to a step: as far as recorded stages may be off
+NEWTON_GAP = 1e-6  # relative to a step: the largest gap for steps with recorded stages
 NO_ROW = jnp.iinfo(jnp.int32).max  # comes after every row
 
 
 class Item(NamedTuple):
-    """What the first pass has kept of one piece."""
+    """What the first pass kept of one piece."""
 
     start: Front
     stop: tuple  # (tau, *w) where it ends
-    decided: list[Array]  # whole numbers there: what was decided on the way
-    ts: Array | None  # the save times from its first one on
-    own: Array | None  # how many of these are its own
+    decided: list[Array]  # the integers of the state there, such as modes and counts
+    ts: Array | None  # the save times from the first one in this piece on
+    own: Array | None  # how many of them are in this piece
 
 
 def in_pieces(
     spec: Spec, at: At, par: Par, knobs: Knobs, size: int, capacity: int, ts: Array | None
 ) -> tuple[Outcome, Tape, Visits | None]:
-    """A solve in pieces of `size` rows: what came out, its end, and the states at save times."""
+    """A solve in pieces of `size` rows: its outcome, its end, and the states at save times."""
     count = 0 if ts is None else ts.shape[0]
     cut = Cut(spec, size, min(count, SAVES_PER_PIECE))
     cut = cut._replace(
@@ -60,7 +60,7 @@ def in_pieces(
     )
     order, times = _sorted(cut, par, ts)
     end, starts, progress = first_pass(cut, at, par, knobs, times)
-    last = progress.pieces + ~progress.new  # one that was broken off counts
+    last = progress.pieces + ~progress.new  # a piece that was cut short counts
     number = starts.base.shape[0] - 1
     if not is_tracer(last):
         number = min(number, 1 << max(int(last) - 1, 0).bit_length())
@@ -105,7 +105,7 @@ def _differentiable(
 
 
 def _items(cut: Cut, number: int, end: Front, starts: Front, last: Whole, ts: Array | None) -> Item:
-    """One for each piece; unused ones start where the solve has ended, and stay there."""
+    """One item per piece; unused ones start where the solve ended, and stay there."""
     k = jnp.arange(number)
 
     def entries(kept: Array, rest: Array, shift: int, count: Whole) -> Array:
@@ -131,11 +131,11 @@ def _decided(carry: Carry) -> list:
 
 
 def _lengths(cut: Cut, rows: Rows, n: Whole, front: Front, item: Item) -> Array:
-    """The lengths of the rows of a piece, so that it ends just where it did the first time.
+    """The lengths of the rows of a piece, so that it ends exactly where it did the first time.
 
-    Where a compiler makes other code of the same program, step sizes differ in the digits that the
-    error control does not know: the last row makes up for it. With other events on the way, or a
-    gap that is no rounding, there is no derivative.
+    Where the compiler translates the same program differently, step sizes differ by rounding; the
+    last row makes up for that. If the events differ, or the gap is larger than rounding, the
+    lengths are NaN.
     """
     stop, last = item.stop[0], jnp.maximum(n - 1, 0)
     gap, h = stop - front.carry.at.tau, rows.h[last]
@@ -186,7 +186,7 @@ def _visits(
     last: Whole,
     reads: At,
 ) -> Visits:
-    """The states at the save times, in the order in which these were given."""
+    """The states at the save times, in the order in which the times were given."""
     count, t0 = ts.shape[0], par.t0
     reached = within(t0, ts - t0, end.tau, par.backward)
     places = jnp.arange(count)
@@ -206,7 +206,7 @@ def _visits(
 
 
 def _no_rows(spec: Spec, n: Whole, end: At, par: Par, depends: Scalar) -> Tape:
-    """A tape without rows, which has only its end."""
+    """A tape without rows, of which only the end is known."""
 
     def empty(v: Array | jax.ShapeDtypeStruct) -> Array:
         return jnp.zeros((0, *v.shape), v.dtype)
@@ -248,7 +248,7 @@ class Checkpointed(Solution):
 
     @property
     def error(self) -> SolveError | None:
-        """The error that `throw=True` raises, or none if the solve went well."""
+        """The error that `throw=True` raises, or `None` if the solve succeeded."""
         if is_tracer(self.result):
             return super().error
         codes = np.asarray(self.result)
@@ -264,7 +264,7 @@ class Checkpointed(Solution):
 
 
 class _WithoutLog:
-    """A solution whose events have no log, for `describe`."""
+    """A solution without an event log, for `describe`."""
 
     names = ()
     events = type("NoLog", (), {"which": ()})

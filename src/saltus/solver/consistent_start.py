@@ -27,12 +27,12 @@ RESIDUAL_TOLERANCE = 1e-8  # of equations of index 2
 
 
 class Consistency(eqx.Module):
-    """What `consistency` found: residuals before, changes made, and how well z is determined.
+    """What `consistency` found: residuals, changes, and how well z is determined.
 
-    `residuals` are those of the equations at the given start (with z solved where possible),
-    `change` the smallest change of x that makes them zero, `start` the changed start with its z,
+    `residuals` are those of the equations at the given start (with z solved for where possible),
+    `change` is the smallest change of x that makes them zero, `start` the changed start with its z,
     `condition` the condition number of the equations for z. `determined` says whether the equations
-    determine z at all, `found` whether `start` satisfies them.
+    determine z, and `found` whether `start` satisfies them.
     """
 
     residuals: dict
@@ -62,11 +62,11 @@ class Consistency(eqx.Module):
 
     @property
     def verdict(self) -> str:
-        """What all this means, in words."""
+        """The conclusion in words."""
         if not bool(self.determined):
             return (
-                "the equations do not determine z: they are singular here, or of a higher index "
-                "than 2 and have to be lowered"
+                "the equations do not determine z: they are singular here, or their index is "
+                "higher than 2 and has to be reduced"
             )
         if not bool(self.found):
             return "no states that satisfy the equations were found near the start"
@@ -74,10 +74,11 @@ class Consistency(eqx.Module):
 
 
 def consistent(system: HybridSystem, start: Instant, p: Params) -> Instant:
-    """The start with z solved, and x moved as little as possible to satisfy the constraint.
+    """The start with z solved for, and x changed as little as possible to satisfy the constraint.
 
-    Differentiable in the start and in p. `consistency` says what was changed. Where there is no
-    consistent start nearby that is an error; inside `jit`, x and z are NaN then.
+    `system`, `start` and `p` are as for `solve`. The result is differentiable in `start` and `p`.
+    `consistency` says what was changed. If no consistent start is found nearby, this is an error;
+    inside `jit`, x and z are then NaN.
     """
     report, words = _report(system, start, p)
     ok = report.found & report.determined
@@ -90,12 +91,15 @@ def consistent(system: HybridSystem, start: Instant, p: Params) -> Instant:
 
 
 def consistency(system: HybridSystem, start: Instant, p: Params) -> Consistency:
-    """Residuals by equation, the smallest change of x that removes them, the repaired start."""
+    """Residuals by equation, the smallest change of x that removes them, and the repaired start.
+
+    `system`, `start` and `p` are as for `solve`.
+    """
     return _report(system, start, p)[0]
 
 
 def _report(system: HybridSystem, start: Instant, p: Params) -> tuple[Consistency, Any]:
-    """What was found, and a function that puts the residuals into words."""
+    """The report, and a function that describes the residuals in words."""
     model, given, par = first_state(system, start, p)
     rule = model.constraint
     if rule is None:

@@ -1,4 +1,4 @@
-"""What surrounds a call of `solve`: observers, replaced methods, probes of the error."""
+"""Settings around a call of `solve`: observers, replaced methods, probes of the error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ..simulate.record import RowRules
     from ..solution.solution import Solution
 
-_OWN = "own"  # as `solve` was told
+_OWN = "own"  # as given to `solve`
 _asked = context_setting(_OWN)
 
 
 def current_way(given: RowRules | None) -> RowRules | None:
-    """How a solve that was given `given` is differentiated: `asking` around it takes precedence."""
+    """How a solve with `sensitivity=given` is differentiated: `asking` takes precedence."""
     if given is not None and (isinstance(given, type) or not hasattr(given, "cotangent")):
         raise TypeError(
             f"solve: sensitivity is {given!r}, expected None or a Continuous. Write "
@@ -35,7 +35,7 @@ _replaced = context_setting(None)
 
 
 def current_method(given: Method) -> Method:
-    """The method of a solve that was given `given`: `replacing` around it takes precedence."""
+    """The method of a solve with `method=given`: `replacing` takes precedence."""
     return given if _replaced.value is None else _replaced.value.like(given)
 
 
@@ -43,7 +43,7 @@ _parts = context_setting(1)
 
 
 def current_times(ts: Array | None) -> Array | None:
-    """The save times of a solve that was given `ts`; inside `denser` there are more of them."""
+    """The save times of a solve with `ts`; inside `denser` there are more of them."""
     parts = _parts.value
     if parts == 1 or ts is None or ts.shape[0] < 2:
         return ts
@@ -54,21 +54,21 @@ def current_times(ts: Array | None) -> Array | None:
 
 @contextlib.contextmanager
 def denser(parts: int) -> Iterator[None]:
-    """All solves inside divide the time between two save times into so many parts."""
+    """All solves inside divide the time between two save times into `parts` parts."""
     with _parts(parts):
         yield
 
 
 @contextlib.contextmanager
 def replacing(method: type[Method]) -> Iterator[None]:
-    """All solves inside use this class of methods, each with its own tolerances."""
+    """All solves inside use the class `method`, each with its own tolerances."""
     with _replaced(method):
         yield
 
 
 @contextlib.contextmanager
 def asking(way: RowRules | None) -> Iterator[None]:
-    """All solves inside are differentiated in this way (`None`: by the sweeps)."""
+    """All solves inside are differentiated by `way` (`None`: by the sweeps)."""
     with _asked(way):
         yield
 
@@ -85,7 +85,7 @@ _open: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("solutions",
 
 
 def note(sol: Solution) -> None:
-    """Called by `solve` with everything it returns."""
+    """Called by `solve` with every solution it returns."""
     seen = _open.get()
     if seen is None:
         return

@@ -1,4 +1,4 @@
-"""A system together with what it takes to run it: start, parameters, horizon."""
+"""A system together with what is needed to run it: start, parameters, end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from .solving import solve
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenario:
-    """A system, its start, its parameters and its end: what can be simulated as it is.
+    """A system with its start, parameters and end: everything needed to simulate it.
 
-    `start` is an `Instant`, or a function `p -> Instant` where the start depends on parameters.
-    `free`, `bounds`, `scales` and `priors` are what `saltus.fit` uses unless told otherwise. The
-    command line takes scenarios by name: `saltus simulate model.py:ball`.
+    `system` is a `HybridSystem`. `start` is an `Instant`, or a function `p -> Instant` if the start
+    depends on parameters. `p` are the parameters and `t1` is the end. `method` is that of the
+    solves, and `name` is used in reports. `free`, `bounds`, `scales` and `priors` are the defaults
+    for `saltus.fit`. The command line takes scenarios by name: `saltus simulate model.py:ball`.
     """
 
     system: HybridSystem
@@ -47,7 +48,7 @@ class Scenario:
             )
 
     def replace(self, **changes: Any) -> Scenario:
-        """The same scenario with some fields changed."""
+        """The same scenario with the fields named in `changes` replaced."""
         return dataclasses.replace(self, **changes)
 
     def start_at(self, p: Params) -> Instant:
@@ -55,11 +56,11 @@ class Scenario:
         return started(self.start, p)
 
     def solve(self, p: Params = None, t1: Number | None = None, **options: Any) -> Solution:
-        """`saltus.solve` of this scenario, with its own parameters and end unless given."""
+        """Solve this scenario; `p` and `t1` replace its own, `options` go to `saltus.solve`."""
         p = self.p if p is None else p
         t1 = self.t1 if t1 is None else t1
         if t1 is None:
-            raise ValueError(f"{self.name}: no end is known. Write solve(t1=...).")
+            raise ValueError(f"{self.name}: no end is given. Write solve(t1=...).")
         options.setdefault("method", self.method)
         return solve(self.system, self.start_at(p), p, t1, **options)
 
@@ -102,7 +103,7 @@ def divided(names: Iterable[str], scenario: Scenario) -> tuple[list[str], list[s
 def override(scenario: Scenario, values: Mapping[str, Any]) -> Scenario:
     """The scenario with new values, say `{"k": 2.0, "start.v": 1.0}`.
 
-    A start that is a function of p stays one; what is set in it no longer depends on p.
+    A start that is a function of p stays one; values set in it no longer depend on p.
     """
     of_p, of_x = divided(values, scenario)
     p = with_values(scenario.p, {name: values[name] for name in of_p}, "p")

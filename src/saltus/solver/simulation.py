@@ -1,7 +1,7 @@
 """The three ways to simulate: on a tape, in pieces with checkpoints, by a solver outside of JAX.
 
-Each gives the same: what came out, its tape as a function of start and parameters, and where the
-sweeps have visited save times, the states there.
+Each returns the outcome, the tape as a function of start and parameters, and the states at save
+times if the sweeps have computed them.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from .checkpointed import in_pieces
 
 
 class Simulated(NamedTuple):
-    """What each of the three ways gives."""
+    """What each of the three ways returns."""
 
     outcome: Outcome
     tape: Tape
     visits: Visits | None  # the states at save times; none if they are read from the tape
 
 
-Way = Callable[[Spec, At, Par, Knobs, Array | None], Simulated]  # the last are the save times
+Way = Callable[[Spec, At, Par, Knobs, Array | None], Simulated]  # the last argument: save times
 
 
 def way_to_simulate(method: Method, checkpoints: int | None, capacity: int) -> Way:
-    """The way that method and arguments ask for; `capacity` is that of a tape inside `jit`."""
+    """The way to simulate with this method; `capacity` is that of a tape inside `jit`."""
     if method.external and checkpoints is not None:
         raise ValueError(
-            f"solve: checkpoints={checkpoints} does not go with {type(method).__name__}, which "
+            f"solve: checkpoints={checkpoints} cannot be used with {type(method).__name__}, which "
             "keeps every step. Leave checkpoints out, or choose another method."
         )
     if method.external:
@@ -76,7 +76,7 @@ def _with_checkpoints(
 
 
 def _kept(model: Model, outcome: Outcome, par: Par, knobs: Knobs) -> Outcome:
-    """The outcome, which is no success if the final state violates an invariant."""
+    """The outcome, marked as a failure if the final state violates an invariant."""
     if model.invariant is None:
         return outcome
     off = _off(model, *frozen((outcome.end, par)), *asked(knobs))
@@ -91,10 +91,10 @@ def _off(model: Model, end: At, par: Par, rtol: Scalar, atol: Leaves) -> Flag:
 
 
 def saves_in_sweep(spec: Spec) -> bool:
-    """Whether values at save times come out of the sweeps, and not from the tape afterwards.
+    """Whether values at save times are computed in the sweeps, not from the tape afterwards.
 
-    Where a step is cheap to repeat, all saved values are read from the tape side by side. An
-    implicit step is not; and a continuous method has rules for rows alone, so that a read is a row.
+    Explicit steps are cheap to repeat, so saved values are read from the tape in parallel. Implicit
+    steps are expensive; and continuous methods have rules for rows only, so each read is a row.
     """
     return spec.rules is not None or not spec.stepper.light(spec.model)
 

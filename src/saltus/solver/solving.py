@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 ROWS_IN_JIT = 4096  # of a tape without `max_steps`
 EVENTS_IN_JIT = 256  # of a log without `max_events`
 MAX_COUNT = 1_000_000  # of step attempts, and of events, outside `jit`
-RESOLVED_PARTS = 64  # steps that `resolve_guards` takes at least
+RESOLVED_PARTS = 64  # the least number of steps with `resolve_guards`
 
 
 @answered
@@ -65,29 +65,32 @@ def solve(
 ) -> Solution:
     """Simulate `system` from `start` to `t1` and return a differentiable `Solution`.
 
-    `ts` are the times at which outputs are saved (`None`: only the end). `method` carries the
-    tolerances; by default it is `Tsit5()`, and `Radau5()` for systems with a constraint. A failed
-    solve raises `SolveError` with the partial solution in it, or returns it if `throw=False`;
-    inside `jit` and `vmap` it always returns, with NaN for everything that was not reached
-    (`sol.check()` raises there). `max_steps` bounds the step attempts, and inside `jit` the rows of
-    the tape; `max_events` the firings, and inside `jit` the length of the event log. `repair=True`
-    moves an inconsistent start of a DAE to the nearest consistent one instead of reporting it
-    (`saltus.consistency` says what that changes).
+    `start` is an `Instant`, `p` are the parameters, any pytree, and `t1` is the end, which may lie
+    before the start. `ts` are the times at which outputs are saved (`None`: only the end).
+    `method` includes the tolerances; the default is `Tsit5()`, or `Radau5()` for systems with a
+    constraint. A failed solve raises `SolveError`, which holds the partial solution; with
+    `throw=False` that solution is returned. Inside `jit` and `vmap` a solution is always returned,
+    with NaN for everything that was not reached (`sol.check()` raises the error there).
+    `max_steps` limits the step attempts, and inside `jit` the rows of the tape; `max_events` limits
+    the events, and inside `jit` the length of the event log. `repair=True` moves an inconsistent
+    start of a DAE to the nearest consistent one instead of raising an error (`saltus.consistency`
+    says what changes).
 
-    A guard that touches zero without crossing it is no event, and its touch is recorded in
-    `sol.certificate`; `on_grazing` may also be "fire", "raise" or "ignore". `resolve_guards=True`
-    puts the guards into the error norm, and takes 64 steps at least, for guards that change faster
-    than the states.
+    If a guard touches zero without crossing it, no event fires and `sol.certificate` records the
+    touch (`on_grazing="record"`); `"fire"` fires the event, `"raise"` fails the solve, `"ignore"`
+    does nothing. `resolve_guards=True` is for guards that change faster than the states: it
+    includes them in the error norm, and takes at least 64 steps.
 
     `checkpoints=1000` keeps the state of the loop at every thousandth row instead of the tape, and
     simulates each piece again when a derivative is taken: a long solve then needs little memory,
     and about twice the time. The event log and dense output are not kept.
 
-    Derivatives are those of the discrete solution, exact to rounding. `sensitivity=
-    saltus.continuous.Continuous()` takes the papers' continuous equations instead.
+    Derivatives are those of the discrete solution, exact to rounding. With
+    `sensitivity=saltus.continuous.Continuous()` they come from the continuous variational and
+    adjoint equations instead.
 
     Ctrl-C ends a solve within about a second with `SolveInterrupted`, a `KeyboardInterrupt` that
-    carries the partial solution. Inside `jit` nothing can stop a program before it is through.
+    carries the partial solution. Inside `jit` a program cannot be stopped before it has finished.
     """
     chosen: Method = current_method(method_of(system, method))
     given, t1 = t1, number("t1", t1)
@@ -124,7 +127,7 @@ def _by_hand(sol: Solution) -> bool:
 
 
 def _judge(sol: Solution) -> None:
-    """Raise if the solve failed; warn of outputs that are NaN although the states are finite."""
+    """Raise if the solve failed; warn about outputs that are NaN where the states are finite."""
     sol.check()
     if sol.spec.model.output_fn is None or is_traced((sol.t, sol.y, sol.reached)):
         return
@@ -141,7 +144,7 @@ def _judge(sol: Solution) -> None:
 def _knobs(
     model: Model, method: Method, max_steps: int | None, max_events: int | None, grazing: int
 ) -> Knobs:
-    """The method's numbers as arrays: changing one never recompiles."""
+    """The method's numbers as arrays, so that changing one does not recompile."""
     control = method.control if isinstance(method.control, PI) else PI()
     fixed = getattr(method.control, "h", 1.0)
     given, coarsest = _array(method.rtol), max(float(jnp.finfo(d).eps) for d in model.dtypes)
@@ -169,7 +172,7 @@ def _knobs(
 
 
 def _sound(method: Method, rtol: Scalar, atol: Leaves) -> Flag:
-    """Whether the settings that are known only at run time are ones that a step can meet."""
+    """Whether settings that are known only at run time are valid."""
     settings = {"rtol": rtol, "atol": atol, "max_step": _array(method.max_step)}
     settings["first_step"] = None if method.first_step is None else _array(method.first_step)
     settings["h"] = _array(getattr(method.control, "h", 1.0))
@@ -189,7 +192,7 @@ def _absolute(model: Model, atol: Tree) -> Leaves:
         return (*given, *([rest] * (model.moving - model.nx + model.n_z)))
     if len(leaves) != 1 or leaves[0] is not atol:
         raise ValueError(
-            "method: atol has a structure different from x; give a number, or one entry per state."
+            "method: the structure of atol differs from that of x. Give a number, or one per state."
         )
     return (_array(leaves[0]),) * (model.moving + model.n_z)
 
@@ -197,7 +200,7 @@ def _absolute(model: Model, atol: Tree) -> Leaves:
 def _saved(spec: Spec, found: Simulated, ts: Array) -> tuple[Tree, Leaves, Array]:
     """Outputs and integrals at the save times, and which of them were reached."""
     outcome, tape, visits = found
-    traced = is_traced(outcome.code)  # else what cannot begin is an error
+    traced = is_traced(outcome.code)  # otherwise a start that fails raises an error
     fair = begun(outcome.code, outcome.counts.rows) if traced else True
     if visits is not None:
         visits = visits._replace(reached=visits.reached & fair)

@@ -40,7 +40,7 @@ def first_state(
 def _parameters(
     system: HybridSystem, start: Instant, p: Params, parts: Parts, built: Built, t1: Number
 ) -> tuple[Leaves, Leaves]:
-    """theta and iota in the order model.py gives."""
+    """theta and iota in the order defined in model/model.py."""
     ticks = []
     for tick in built.ticks:
         for name, value in (("period", tick.period), ("offset", tick.offset)):
@@ -54,7 +54,7 @@ def _parameters(
 
 @functools.lru_cache(maxsize=256)
 def _preparation(model: Model, repair: bool) -> Callable[[tuple, Leaves, Leaves], tuple[At, Flag]]:
-    """The first row state from the leaves of the start."""
+    """A function that makes the first row state from the leaves of the start."""
 
     def prepare(parts: tuple, theta: Leaves, iota: Leaves) -> tuple[At, Any]:
         x, z, d, d_others, mode, signals = parts
@@ -78,7 +78,7 @@ def _preparation(model: Model, repair: bool) -> Callable[[tuple, Leaves, Leaves]
 
 
 def _first_tick(theta: Leaves, slot: int, backward: Flag) -> Whole:
-    """The count of the first tick strictly after the start (before it, going backward)."""
+    """The number of the first tick strictly after the start (before it, if going backward)."""
     period, offset, t0 = theta[slot], theta[slot + 1], theta[0]
     ratio = (t0 - offset) / period
     ratio = jax.lax.stop_gradient(ratio)

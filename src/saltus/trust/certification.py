@@ -1,4 +1,4 @@
-"""The certificate of a loss: its gradient, the solutions behind it, and how far it reaches."""
+"""The certificate of a loss: its gradient, its solutions, and how far the gradient is valid."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .verdict import Judged
 
 
 class Reach(NamedTuple):
-    """How far parameters may move along a direction, in multiples of it."""
+    """How far parameters may move along a direction, in multiples of the direction."""
 
     events: Scalar  # until the sequence of events changes
     saves: Scalar  # until an event passes a save time, either way
 
 
 class LossCertificate(Portable, Judged, eqx.Module):
-    """Can the gradient of a loss be trusted, and how far does it reach?"""
+    """Whether the gradient of a loss can be trusted, and how far it is valid."""
 
     value: Scalar
     gradient: Tree
@@ -81,7 +81,7 @@ class LossCertificate(Portable, Judged, eqx.Module):
         return self.reach(direction).events
 
     def reach(self, direction: Tree) -> Reach:
-        """The same, and until an event that changes something passes a save time."""
+        """The same along `direction`, and until an event that matters passes a save time."""
         return _reach(self.loss, self.p, _like(self.p, direction, "trust_radius"))
 
     def one_sided(self, direction: Tree) -> OneSided:
@@ -107,7 +107,7 @@ class LossCertificate(Portable, Judged, eqx.Module):
         return "\n".join([*lines, *map(repr, self.certificates)])
 
     def _range(self) -> list[str]:
-        """How far the gradient reaches along itself, relative to the parameters."""
+        """How far the gradient is valid along itself, relative to the parameters."""
         down = _downhill(self.p, self.gradient)
         if down is None or isinstance(self.loss, LeftBehind):
             return []
@@ -142,10 +142,10 @@ def certify(
 ) -> LossCertificate:
     """The value and gradient of `loss(p)`, and whether they can be trusted.
 
-    `loss` calls `solve`, once or more often, and returns a number. `p` are its parameters, any
-    pytree of numbers. `differences=True` also checks the gradient by finite differences, with steps
-    within which the sequence of events stays. Pass the plain function, not one wrapped in
-    `jax.jit`; the call of `certify` itself may be jitted.
+    `loss` calls `solve` at least once and returns a number. `p` are its parameters, any pytree of
+    numbers. `differences=True` also checks the gradient by finite differences, with steps that do
+    not change the sequence of events. A loss wrapped in `jax.jit` is unwrapped; the call of
+    `certify` itself may be jitted.
     """
     plain, p = of_numbers(uncompiled(loss), p, "certify")
     (value, sols), gradient = jax.value_and_grad(functools.partial(_watched, plain), has_aux=True)(
@@ -172,7 +172,7 @@ def certify(
 def _around(
     loss: Callable, p: Params, value: Scalar, gradient: Tree, certificates: Sequence[Certificate]
 ) -> Around:
-    """Both sides of p: kinks of resets, outputs and the loss itself."""
+    """Derivatives on both sides of p, which show kinks of resets, outputs and the loss."""
     traced = is_traced((value, gradient))
     numbers = [value, *jax.tree.leaves(gradient)]
     if not traced and not all(np.all(np.isfinite(v)) for v in numbers):
@@ -187,8 +187,8 @@ def _watched(loss: Callable, p: Params) -> tuple[Scalar, tuple[Solution, ...]]:
         value = scalar(loss(p), "certify")
     if sols.inner:
         raise ValueError(
-            "certify: a solve happens inside jax.vmap, jax.jit or a loop of JAX, where nobody can "
-            "look at it. Pass a loss without that; of a batch, certify one member at a time: "
+            "certify: a solve happens inside jax.vmap, jax.jit or a loop of JAX, where it cannot "
+            "be examined. Pass a loss without that; certify members of a batch one at a time: "
             "[saltus.certify(loss_of_one, q) for q in ...]."
         )
     if not sols:
@@ -200,7 +200,7 @@ def _watched(loss: Callable, p: Params) -> tuple[Scalar, tuple[Solution, ...]]:
 
 
 def _dot(loss: Callable, p: Params, gradient: Tree) -> Scalar:
-    """A directional derivative, forward and from the gradient."""
+    """The relative difference of a directional derivative, forward and from the gradient."""
     leaves, treedef = jax.tree.flatten(p)
     keys = jax.random.split(jax.random.key(3), max(len(leaves), 1))
     steps = [
@@ -238,7 +238,7 @@ def _like(p: Params, direction: Tree, owner: str) -> Tree:
 
 
 def _downhill(p: Params, gradient: Tree) -> Tree:
-    """Minus the gradient in relative parameters, of length one; none where it vanishes."""
+    """Minus the gradient in relative parameters, of length one; `None` if it is zero."""
     step = jax.tree.map(lambda v, g: -g * v * v, p, gradient)
     largest = max(
         (float(np.max(np.abs(s / np.where(v == 0, np.inf, v)))) for s, v in zip(

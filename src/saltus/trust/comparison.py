@@ -1,4 +1,4 @@
-"""Every way to a gradient, side by side."""
+"""Gradients by every method that applies, compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER_SOLVER_ERROR = 1e-5  # relative, of a solver of other order at the same to
 METHOD_DIFFERENCE = 1e-6  # relative, that two methods may have
 NOTE_LENGTH = 90  # characters
 SHOWN_PARAMETERS = 4
-ERROR_MARGIN = 10  # times the error that differences find themselves
+ERROR_MARGIN = 10  # times the estimated error of the differences
 DIFFERENCES = "finite differences"
 MESH = "adjoint on the mesh of IDA"
 NAN = float("nan")
@@ -35,17 +35,17 @@ NAN = float("nan")
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A gradient by one method, and what it took."""
+    """A gradient by one method, and its cost."""
 
     name: str
     gradient: Tree = None  # like p; None where the method does not apply
     off: float = NAN  # the largest difference to the reference, relative
-    worst: str = ""  # the parameter of which it is
+    worst: str = ""  # the parameter with this difference
     agrees: bool = True
     seconds: float = NAN  # of a call, compiled; NaN where it could not be compiled
     compile_seconds: float = NAN
-    megabytes: float = NAN  # of working memory; where nothing is compiled, what is kept to go back
-    own: float | np.ndarray = 0.0  # what it may be off by its own account, for each number
+    megabytes: float = NAN  # of working memory; without compilation, what is kept to go backward
+    own: float | np.ndarray = 0.0  # the method's own estimate of its error, for each number
     note: str = ""
 
     @property
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def disagree(self) -> tuple[str, ...]:
-        """The methods whose gradient is another one."""
+        """The methods whose gradient differs from the reference."""
         return tuple(w.name for w in self.ways if w.applies and not w.agrees)
 
     @property
@@ -104,13 +104,13 @@ def _cells(way: Way, shown: int, more: list[str]) -> list[str]:
 # -- what to say ----------------------------------------------------------------------------------
 
 ALONE = (
-    "all others differentiate the same functions and agree, so that a derivative in the model or "
-    "in the loss may not be that of its values (custom_jvp, custom_vjp, from_callbacks, "
+    "all others differentiate the same functions and agree, so a derivative in the model or in "
+    "the loss may not match its values (custom_jvp, custom_vjp, from_callbacks, "
     "stop_gradient); or the loss jumps there: see saltus.certify(loss, p)"
 )
 CAUSES = {
     DIFFERENCES: "the loss may jump there, or have a kink: see saltus.certify(loss, p)",
-    "backsolve": "states that are integrated backward leave the solution where errors decay in "
+    "backsolve": "states that are integrated backward drift off the solution if errors decay in "
     "time: see saltus.continuous.drift(sol)",
     MESH: "another solver took other steps; the difference is the error of one of them: tighten "
     "rtol and atol",
@@ -129,7 +129,7 @@ def _verdict(found: Comparison) -> list[str]:
         ]
     if found.agree:
         rough = [w for w in found.ways if w.applies and w.off > found.limit]
-        but = ", ".join(f"{w.name} to {w.off:.0e}, which is what it can tell" for w in rough)
+        but = ", ".join(f"{w.name} to {w.off:.0e}, which is its own accuracy" for w in rough)
         return [f"All agree to {found.limit:.0e}{', but ' if but else ''}{but}."]
     alone = found.disagree == (DIFFERENCES,) and sum(w.applies for w in found.ways) > 2
     return [_why(found[name], alone) for name in found.disagree]
@@ -150,8 +150,8 @@ def compare(
 ) -> Comparison:
     """The gradient of `loss(p)` by every method that applies, with time, memory and agreement.
 
-    `loss` calls `saltus.solve`, once or more often, and returns a number. `p` are its parameters,
-    any pytree of numbers. `rtol` is the tolerance of the continuous methods. Times are the best of
+    `loss` calls `saltus.solve` at least once and returns a number. `p` are its parameters, any
+    pytree of numbers. `rtol` is the tolerance of the continuous methods. Times are the shortest of
     `repeat` calls.
     """
     numbers, whole = numbers_of(p, "compare")
@@ -189,7 +189,7 @@ def measured(
             compiling = time.perf_counter() - start
             gradient = compiled(p)
             seconds = min(seconds_of(compiled, p) for _ in range(repeat))
-    except Exception as error:  # whatever it is, the others go on
+    except Exception as error:  # the other methods are still compared
         return Way(name, note=_first_sentence(error))
     memory = compiled.memory_analysis()
     size = NAN if memory is None else memory.temp_size_in_bytes / 1e6
@@ -213,7 +213,7 @@ def _external(loss: Callable, p: Params, repeat: int) -> Way:
 
 
 def _kept(loss: Callable, p: Params) -> float:
-    """Megabytes that a loss which is not compiled holds for its way back."""
+    """Megabytes that a loss which is not compiled keeps for the backward pass."""
     held = lambda: sum(a.nbytes for a in jax.live_arrays())
     before = held()
     back = jax.vjp(loss, p)
@@ -262,7 +262,7 @@ def _weights(gradient: np.ndarray) -> np.ndarray:
 def judged(
     way: Way, reference: Way, names: tuple[str, ...], limit: float = METHOD_DIFFERENCE
 ) -> Way:
-    """With its largest difference to the reference, and whether that is agreement."""
+    """`way` with its largest difference to the reference, and whether they agree."""
     if not way.applies:
         return way
     a, b = way.flat, reference.flat

@@ -1,4 +1,4 @@
-"""Derivatives by looking at both sides: one-sided ones at kinks, and checks by differences."""
+"""One-sided derivatives at kinks, and checks of gradients by finite differences."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ STEPS = (1e-7, 1e-8, 1e-9)  # relative to the parameters, for one-sided derivati
 class OneSided(NamedTuple):
     """Derivatives along a direction from either side, and the jump of the loss itself."""
 
-    left: float  # the limit of the derivative from behind
-    right: float  # ... and from ahead
+    left: float  # the limit of the derivative from the left
+    right: float  # ... and from the right
     jump: float  # of the loss, from left to right
     value: float = 0.0  # of the loss, on the left
 
     @property
     def agree(self) -> bool:
-        """Whether both are one derivative."""
+        """Whether both derivatives agree and the loss does not jump."""
         size = max(abs(self.left), abs(self.right), 1e-300)
         return abs(self.left - self.right) <= 1e-5 * size and abs(self.jump) <= 1e-9
 
 
 class Differences(NamedTuple):
-    """A directional derivative by differences beside that of the gradient."""
+    """A directional derivative by differences, and that of the gradient."""
 
     gradient: float
     difference: float
-    error: float  # what the difference itself may be off
+    error: float  # the estimated error of the difference
     step: float  # relative; NaN where every step changes the sequence of events
-    spread: float = np.nan  # what it is off as three lengths of the step see it
+    spread: float = np.nan  # the same, estimated from three step lengths
 
     @property
     def valid(self) -> bool:
@@ -76,10 +76,10 @@ def _at(loss: Callable, p: Params, direction: Tree, length: float) -> tuple[floa
 
 
 def _forgiving(*point: Any) -> tuple[float, float, tuple]:
-    """The same; not a number where the loss cannot be computed."""
+    """The same; NaN where the loss cannot be computed."""
     try:
         return _at(*point)
-    except Exception:  # whatever keeps a loss from having a value there
+    except Exception:  # any error means that the loss has no value there
         return float("nan"), float("nan"), ()
 
 
@@ -125,7 +125,7 @@ def checked(loss: Callable, p: Params, gradient: Tree) -> Differences:
 
 
 def difference(loss: Callable, p: Params, direction: Tree, slope: float) -> Differences:
-    """The same along any direction, as large as the parameters, with that derivative."""
+    """The same along `direction`, scaled to the size of the parameters; `slope` is by AD."""
 
     def value(length: float) -> tuple[float, tuple]:
         with gathering() as sols:
@@ -144,7 +144,7 @@ def difference(loss: Callable, p: Params, direction: Tree, slope: float) -> Diff
         best = fine + (fine - coarse) / 3
         other = finest + (finest - fine) / 3
         noise = 1e-9 * max(abs(base[0]), 1e-300) / step
-        uneven = 4 * sum(near) - around[2][0] - around[3][0] - 6 * base[0]  # nothing but noise
+        uneven = 4 * sum(near) - around[2][0] - around[3][0] - 6 * base[0]  # noise, if smooth
         spread = abs(best - other) + (abs(uneven) + 8 * EPS * abs(base[0])) / step
         return Differences(slope, best, abs(best - fine) + noise, step, spread)
     return Differences(slope, np.nan, np.nan, np.nan)

@@ -1,9 +1,9 @@
 """How good is this gradient? An estimate of the error of a value and of its gradient.
 
-Each step is perturbed by `eps` times its own local error, as two half steps see it. The derivative
-of a loss in `eps` is then the error that all steps together make in it, and the derivative of its
-gradient is the error of the gradient (M47). On stiff problems that can be far larger than the error
-of the value.
+Each step is perturbed by `eps` times its own local error, estimated by two half steps. The
+derivative of a loss by `eps` is then the error that all steps together cause in it, and the
+derivative of its gradient is the error of the gradient (M47). On stiff problems the latter can be
+far larger than the error of the value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..solver.context import _Probe, _probing
 class Estimate(eqx.Module):
     """A value and its gradient, with estimates of the error of each.
 
-    The errors are what is missing: `value + value_error` estimates the value of the exact solution.
+    Errors are exact minus computed: `value + value_error` estimates the value without error.
     """
 
     value: Scalar
@@ -48,10 +48,10 @@ def error_estimate(loss: Callable[[Params], Number], p: Params) -> Estimate:
     """The value and the gradient of `loss(p)`, and estimates of their discretisation errors.
 
     `loss` calls `solve` and returns a number; `p` are its parameters, any pytree of numbers. Errors
-    are exact minus computed: adding them improves the result. The estimate is for the steps that
-    were taken; it assumes that they are small enough for the method to show its order, and that the
-    flow is smooth: of kinks hidden in it, `certify` knows. It costs several gradients. Pass the
-    plain function, not one wrapped in `jax.jit`; jit the call of `error_estimate` instead.
+    are exact minus computed: adding them improves the result. The estimate assumes that the steps
+    are small enough for the method to show its order, and that the flow is smooth (`certify` finds
+    hidden kinks). It costs several gradients. A loss wrapped in `jax.jit` is unwrapped; the call of
+    `error_estimate` itself may be jitted.
     """
     plain, p = of_numbers(uncompiled(loss), p, "error_estimate")
     seen: list[_Probe] = []

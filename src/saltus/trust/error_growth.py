@@ -1,4 +1,4 @@
-"""How small changes grow along a solution, and whether both kinds of sweep agree."""
+"""How small changes grow along a solution, and whether tangent and adjoint sweeps agree."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..solution.tape import Tape
 from ..sweep.primitives import Recorded, replay
 
 T = TypeVar("T")
-CANCELLATION_PART = 1e-5  # of terms that may cancel
+CANCELLATION_PART = 1e-5  # share with which terms that may cancel enter the scale
 DECAY_PART = (
     0.1  # tangents that are smaller at the end count as if they were this part of the largest
 )
-MOST_ALGEBRAIC_NUMBERS = 64  # whose equations are looked at row by row
+MOST_ALGEBRAIC_NUMBERS = 64  # with more, the equations are not examined row by row
 
 
 class Growth(NamedTuple):
@@ -31,12 +31,12 @@ class Growth(NamedTuple):
     rows: Vector  # up to the start of each row
     dot: Scalar  # the relative difference of tangent and adjoint sweep
     moves: Array  # whether the time of a row depends on the start or on parameters
-    planned: Scalar  # from the end to a planned time that does, at least
+    planned: Scalar  # least distance from the end to a planned time that depends on them
     shift: Scalar  # the relative change of derivatives when all states change by their tolerances
     off: (
         Vector  # how far the states of each row are off, by the local errors of all steps before it
     )
-    late: Vector  # how far its time is
+    late: Vector  # how far the time of each row is off
     tangents: tuple[Leaves, Sequence[Array]] | tuple[()]  # of p and of the rows, three side by side
 
 
@@ -75,7 +75,7 @@ def _scales(sol: Solution, w: Leaves) -> list:
 
 
 def _directions(sol: Solution) -> tuple[Leaves, Leaves, Leaves]:
-    """Three columns of (dp, dtau, dw): two of the state, one of everything."""
+    """Three columns of (dp, dtau, dw): two change the state only, one changes everything."""
     model, s0 = sol.spec.model, first_state(sol.tape)
     keys = jax.random.split(jax.random.key(0), 4)
     sizes = _scales(sol, s0[1 : 1 + model.nx])
@@ -104,7 +104,7 @@ def _directions(sol: Solution) -> tuple[Leaves, Leaves, Leaves]:
 def _consistent(sol: Solution, dw: list, dp: list) -> list:
     """A change of the first state that stays on a constraint of index 2 when p changes.
 
-    Any other is brought there by the first step, in a way that depends on its length."""
+    Any other change is projected onto it by the first step, which depends on the step length."""
     tape, n = sol.tape, sol.spec.model.n_p[0]
     par = tape.par()
     none = [jnp.zeros_like(v) for v in par.theta]
@@ -113,7 +113,7 @@ def _consistent(sol: Solution, dw: list, dp: list) -> list:
 
 
 def growth(sol: Solution) -> Growth:
-    """Errors of the start at every row; the dot test over the whole solution (M75)."""
+    """How errors of the start grow up to every row; the dot test over the solution (M75)."""
     model, s0, p = sol.spec.model, first_state(sol.tape), parameters(sol)
     columns = _directions(sol)
     wide = jax.tree.map(lambda *v: jnp.stack(v), *columns)
@@ -154,7 +154,7 @@ def _lanes(tangents: T, which: int | slice) -> T:
 def _finer(sol: Solution, columns: tuple) -> tuple[list[Array], list[Array]]:
     """Tangents along a tape that is off by the tolerances, with finer steps.
 
-    First those of two columns, then the local errors of all steps (M47), carried along."""
+    First the tangents of two columns, then the propagated local errors of all steps (M47)."""
     model, tape = sol.spec.model, sol.tape
     sizes = _scales(sol, model.x_of(tape))
     moved = [v + s.astype(v.dtype) for v, s in zip(model.x_of(tape), sizes, strict=True)]
@@ -168,9 +168,9 @@ def _finer(sol: Solution, columns: tuple) -> tuple[list[Array], list[Array]]:
 
 
 def _off(sol: Solution, errors: list) -> tuple[Vector, Vector]:
-    """The estimated errors of all rows: of their states in units of the tolerances, of their times.
+    """The estimated errors of the states of all rows, in tolerances, and of their times.
 
-    Errors of different steps may cancel in one row: the largest of all rows before count."""
+    Errors of different steps may cancel in one row, so the largest of all rows so far is taken."""
     model, tape = sol.spec.model, sol.tape
     sizes = _scales(sol, model.x_of(tape))
     each = [
@@ -184,7 +184,7 @@ def _off(sol: Solution, errors: list) -> tuple[Vector, Vector]:
 def _shift(sol: Solution, finer: list, last: list, rows: list, ends: list) -> Scalar:
     """How much tangents change along a tape that is off by the tolerances, with finer steps.
 
-    States at rest let steps grow that are far too long for the tangents."""
+    While states are at rest, steps can become far too long for the tangents."""
     model, tape = sol.spec.model, sol.tape
     sizes = _scales(sol, model.x_of(tape))
     off, size = _sizes(model, finer, rows, sizes, tape.n)
@@ -208,7 +208,7 @@ def _sizes(
 
 
 def _planned(sol: Solution, tangents: list) -> Scalar:
-    """From the end to the nearest planned time that moves with the start or with parameters."""
+    """From the end to the nearest planned time that depends on the start or on parameters."""
     model, tape = sol.spec.model, sol.tape
     nearest = jnp.full((), jnp.inf)
     for action in model.actions:
@@ -235,8 +235,9 @@ def _dot(
 ) -> Scalar:
     """`<w, J v>` against `<J^T w, v>`.
 
-    Where the influence of a parameter cancels out, rounding is left of terms as large as the
-    weights times the values: these count with a part that keeps it below what is reported."""
+    If the influence of a parameter cancels, only the rounding of terms as large as the weights
+    times the values is left. A share of these terms is added to the scale, so that this rounding
+    is not reported."""
     dp, ds = jax.vjp(lambda p, s: run(p, s)[1], p, s0)[1](seeds)
     forward = [w * v for w, v in zip(seeds, ends, strict=True)]
     backward = [w * v for w, v in zip((*dp, *ds), (*column[0], *column[1]), strict=True)]
@@ -250,13 +251,13 @@ def _dot(
 def dot_mismatch(
     forward: Sequence[Array | HostArray], backward: Sequence[Array | HostArray], size: Number
 ) -> Scalar:
-    """The dot test: how far `<w, J v>` is from `<J^T w, v>`, both as terms, relative to `size`."""
+    """The dot test: the difference of `<w, J v>` and `<J^T w, v>`, relative to `size`."""
     off = sum(jnp.sum(v) for v in forward) - sum(jnp.sum(v) for v in backward)
     return jnp.abs(off) / jnp.maximum(size, 1e-300)
 
 
 class Algebra(NamedTuple):
-    """The equations for z, at their worst."""
+    """The worst condition and residual of the equations for z."""
 
     condition: Scalar
     drift: Scalar  # of equations of index 2 and invariants, in units of the tolerance
@@ -275,7 +276,7 @@ def algebra(sol: Solution) -> Algebra:
     drift = jax.vmap(lambda k: _residual(model, tape, k))(rows)
     size = rtol * _largest(tape, model) + least
     small = sum(int(v[0].size) for v in tape.z) <= MOST_ALGEBRAIC_NUMBERS
-    worst = zero  # not looked at
+    worst = zero  # not examined
     if small:
         numbers = jax.vmap(lambda k: condition(model, tape.state(k), tape.par()))(rows)
         worst = jnp.max(jnp.where(used, numbers, 0.0))

@@ -1,4 +1,4 @@
-"""The events of a solution as linear maps, and whether events of one instant may change places."""
+"""The events of a solution as linear maps, and whether simultaneous events commute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..solution.solution import Solution
 
 
 class Jumped(NamedTuple):
-    """Of each event: the norm of its saltation matrix, and how much it changes anything."""
+    """For each event: the norm of its saltation matrix, and how much it changes the state."""
 
     norm: Vector
     change: Vector
@@ -63,7 +63,7 @@ def _norms(sol: Solution, place: int, rooted: bool, rows: Array) -> tuple[Vector
 
 
 def commute(sol: Solution, first: int, second: int) -> bool:
-    """Whether two events of one instant, in these rows, lead to the same in either order (M76)."""
+    """Whether two simultaneous events, in these rows, give the same state in either order (M76)."""
     model, tape = sol.spec.model, sol.tape
     par, start = tape.par(), tape.state(first)
     members = [tape.member_of(k) for k in (first, second)]

@@ -1,7 +1,7 @@
-"""Guards that jump over zero: their events are found, but at a time that no derivative shows.
+"""Guards that jump over zero: their events are located, but their times have no derivative.
 
-A moment before and after its event a smooth guard is where its slope says, up to the square of the
-time. Where it jumps, it is off by the jump, however short the moment.
+Shortly before and after its event a smooth guard follows its slope, up to the square of the time.
+A guard that jumps is off by the size of the jump, however short the time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JUMP_ROUNDINGS = 1e3  # a smaller difference is rounding
 
 
 def leaps(sol: Solution, own: Array, tiny: Array) -> Flag:
-    """Whether the guard of any event jumps there; `own` (rows, guards) says which are theirs."""
+    """Whether the guard of any event jumps there; `own` (rows, guards) marks the events' guards."""
     model = sol.spec.model
     if own.shape[1] == 0:
         return jnp.zeros((), bool)

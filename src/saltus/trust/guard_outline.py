@@ -1,8 +1,8 @@
 """Guards between two rows: where they turn around, and whether they cross zero.
 
-A row is seen through the polynomial of degree 5 with the guard's value, slope and second derivative
-at both ends. The points at which it is looked at crowd towards the ends of the row: where a guard
-has just fired, further crossings may follow after any small part of the row.
+In a row the guard is represented by the polynomial of degree 5 with its value, slope and second
+derivative at both ends. It is evaluated at points that are denser towards the ends of the row:
+after a guard has just fired, it may cross zero again after any small part of the row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS_PER_BATCH = 64
 
 
 class Edge(NamedTuple):
-    """A guard at one end of a row, seen from there: slope and bend times h and h^2."""
+    """A guard at one end of a row: value, slope times h, and second derivative times h^2."""
 
     value: Array
     slope: Array
@@ -33,9 +33,9 @@ class Edge(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What a guard does inside of a row."""
+    """What a guard does inside a row."""
 
-    place: Array  # where it comes closest to zero and turns around, from 0 to 1; 1 where nowhere
+    place: Array  # where it turns around closest to zero, from 0 to 1; 1 if nowhere
     falls: Array  # whether it crosses zero downwards
     rises: Array
 
@@ -48,13 +48,13 @@ def flat_guards(model: Model, leaves: Leaves) -> Vector:
 
 
 def edges(h: Array, value: Array, slope: Array, bend: Array) -> tuple[Edge, Edge]:
-    """Both ends of all rows, from what is known where rows start; times run inwards."""
+    """Both ends of all rows, from values where rows start; times are measured inwards."""
     left = Edge(value[:-1], h * slope[:-1], h * h * bend[:-1])
     return left, Edge(value[1:], -h * slope[1:], h * h * bend[1:])
 
 
 def quintic(near: Edge, far: Edge, u: Array) -> tuple[Array, Array]:
-    """Value and slope at `u` from the near end: no digits are lost close to it."""
+    """Value and slope at `u`, computed from the near end to avoid rounding close to it."""
     rise = far.value - near.value - near.slope - 0.5 * near.bend
     turn = -far.slope - near.slope - near.bend
     bend = far.bend - near.bend
@@ -74,13 +74,13 @@ def _points() -> np.ndarray:
 
 
 def along(ends: tuple[Array, Array], place: Array) -> Array:
-    """An uncertainty of values at both ends, as the polynomial spreads it over the row."""
+    """An uncertainty given at both ends, interpolated over the row."""
     far = place**3 * (10 - 15 * place + 6 * place**2)
     return ends[0] * (1 - far) + ends[1] * far
 
 
 def _outline(left: Edge, right: Edge, rounding: tuple[Scalar, Scalar]) -> Outline:
-    """One guard in one row; `rounding` is what is zero at its two ends."""
+    """One guard in one row; values below `rounding` at its two ends are zero."""
     u = jnp.asarray(_points())
     first, second = quintic(left, right, u), quintic(right, left, u[:-1])
     y = jnp.concatenate([left.value[None], first[0], second[0][::-1], right.value[None]])

@@ -1,10 +1,10 @@
-"""Guards that dip and come back between two rows, where neither end shows anything of it.
+"""Guards that cross zero and come back within one row, which its two ends do not show.
 
-The states are followed by the polynomial of degree 5 with their values and first two derivatives at
-both ends of a row (of degree 3 where there is a constraint), and the guards are evaluated there, at
-places in every row and at others that are spread evenly over the whole span: a solve whose states
-move simply may have only a few rows. A guard that is on the other side of zero than at both ends,
-by more than the polynomials leave open, was not resolved by the steps.
+The states are interpolated by the polynomial of degree 5 with their values and first two
+derivatives at both ends of a row (of degree 3 with a constraint). The guards are evaluated on it,
+at several places in every row and at others spread evenly over the whole span, since a solve with
+simple motions may have only a few rows. A guard whose sign differs from that at both ends, by more
+than the error of the polynomials, was not resolved by the steps.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ROW_PLACES = tuple((2 * k + 1) / 16 for k in range(8))  # in every row
 SPAN_PLACES = 512  # in the whole span
 LINEAR_ERROR = 0.05  # of guards with algebraic states, relative to their largest value in a row
 CUBIC_ERROR = 0.02  # of a cubic through two places, relative to the depth of a dip
-PLACES_FOR_A_VERDICT = 32  # in a row: so many say more than the polynomial of the guard
-SURE_TOLERANCES = 10  # a guard that is farther from zero is on one side
-MOST_ALGEBRAIC_NUMBERS = 64  # that are solved for at all places
+PLACES_FOR_A_VERDICT = 32  # in a row: with so many, the polynomial of the guard is not used
+SURE_TOLERANCES = 10  # a guard farther from zero than this has a definite sign
+MOST_ALGEBRAIC_NUMBERS = 64  # with more, solving for them at all places is too expensive
 
 
 class _Ends(NamedTuple):
-    """The moving leaves at both ends of each row, seen from there (guard_outline.py)."""
+    """The moving leaves at both ends of each row, as `Edge` (guard_outline.py)."""
 
     left: tuple[Edge, ...]
     right: tuple[Edge, ...]
@@ -64,7 +64,7 @@ def _ends(model: Model, tape: Tape, par: Par) -> _Ends:
             return model.flow(model.with_moving(at, moving, tau=tau), par)
 
         here = (at.tau, model.moving_of(at))
-        if model.constraint is not None:  # z would have to move along
+        if model.constraint is not None:  # z would also have to be differentiated
             return tuple(flow(*here)), tuple(jnp.zeros_like(v) for v in model.moving_of(at))
         slope = flow(*here)
         return tuple(slope), jax.jvp(flow, here, (jnp.ones_like(at.tau), tuple(slope)))[1]
@@ -93,17 +93,17 @@ def _spread(sol: Solution) -> tuple[Vector, Vector]:
 
 
 class Dips(NamedTuple):
-    """(rows, guards) each."""
+    """Two arrays of shape (rows, guards)."""
 
-    hidden: Array  # a guard is on the other side of zero inside of the row
-    clear: Array  # it is on one side, at so many places that its own polynomial does not count
+    hidden: Array  # the guard has the opposite sign inside the row
+    clear: Array  # it keeps its sign at so many places that its own polynomial is not used
 
 
 def dips(sol: Solution, left: Edge, right: Edge, unsure: Array) -> Dips:
-    """What guards do inside of rows, at places there and all over the span.
+    """What guards do inside rows, by samples in every row and over the whole span.
 
-    `unsure` is how far off guards may be where rows start. Systems with many algebraic states are
-    left out."""
+    `unsure` is the possible error of guards where rows start. Systems with many algebraic states
+    are not examined."""
     tape = sol.tape
     if left.value.size == 0 or sum(v[0].size for v in tape.z) > MOST_ALGEBRAIC_NUMBERS:
         none = jnp.zeros(left.value.shape, bool)
@@ -120,7 +120,7 @@ def dips(sol: Solution, left: Edge, right: Edge, unsure: Array) -> Dips:
     sign = jnp.where(jnp.abs(values) > allowed, jnp.sign(values), 0.0)
     known = (first * last != 0)[rows]
     other = known & (sign * first[rows] < 0) & (sign * last[rows] < 0)
-    # From one side to the other: not back again in between.
+    # A guard that changes sign once must not change it back in between.
     place = parts[:, None]
     late = jnp.where(sign == first[rows], place, -1.0)
     early = jnp.where(sign == last[rows], place, 2.0)
@@ -128,7 +128,7 @@ def dips(sol: Solution, left: Edge, right: Edge, unsure: Array) -> Dips:
     early = jax.ops.segment_min(early, rows, num_segments=count)
     back = (first * last < 0) & (early < late)
     near, far = (jax.tree.map(lambda v: v[rows], edge) for edge in (left, right))
-    wrong = jnp.abs(values - value_at(near, far, place))  # of the polynomial of the guard itself
+    wrong = jnp.abs(values - value_at(near, far, place))  # error of the guard's own polynomial
     poor = wrong > 0.01 * jnp.abs(values) + allowed
     inner = slice(-SPAN_PLACES, None)
     low = _lows(spread, values[inner], slopes[inner]) & (poor[inner][:-1] | poor[inner][1:])
@@ -145,7 +145,7 @@ def dips(sol: Solution, left: Edge, right: Edge, unsure: Array) -> Dips:
 def _lows(spread: tuple[Vector, Vector], values: Array, slopes: Array) -> Array:
     """Whether a guard comes to zero between two places, by the cubic through them.
 
-    It may be off by a small part of how deep the guard goes between them."""
+    A small share of the depth of the dip is allowed for the error of the cubic."""
     rows, parts = spread
     gap = (parts[1:] - parts[:-1])[:, None]
     side = jnp.sign(values[:-1])
@@ -160,13 +160,13 @@ def _lows(spread: tuple[Vector, Vector], values: Array, slopes: Array) -> Array:
 
 
 def _side(edge: Edge, unsure: Array) -> Array:
-    """On which side of zero a guard is at the end of a row; at zero, where it is inside."""
+    """The sign of a guard at the end of a row; if it is zero there, its sign just inside."""
     clear = jnp.abs(edge.value) > SURE_TOLERANCES * unsure
     return jnp.where(clear, jnp.sign(edge.value), jnp.sign(edge.slope))
 
 
 def _guards(sol: Solution, rows: Vector, parts: Vector) -> tuple[Array, Array, Array]:
-    """The guards at places in rows, their slopes, and how far the states may be off there."""
+    """The guards at places in rows, their slopes, and the error due to the states there."""
     model, tape = sol.spec.model, sol.tape
     par = tape.par()
     ends = _ends(model, tape, par)

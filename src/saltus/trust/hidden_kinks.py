@@ -1,16 +1,16 @@
-"""Kinks that a solve has passed without knowing: found afterwards, on its rows.
+"""Kinks that a solve has passed without an event: found afterwards, on its rows.
 
-`abs`, `jnp.where`, `clip`, `floor`, tables inside a flow are events that nobody located. Where the
-flow is only bent there, steps lose accuracy; where it jumps, derivatives lose a term, silently.
-Every such operation has an outcome (which branch, which place in the table); one that changes
-between the start and the end of a step has been passed in it, as has one that is another at some
-place in between (a `where` that is on for a moment).
+`abs`, `jnp.where`, `clip`, `floor` and tables inside a flow switch at times that are not located as
+events. If the flow only has a kink there, steps lose accuracy; if it jumps, derivatives silently
+lose a term. Every such operation has an outcome (which branch, which place in the table). A kink
+was passed if an outcome differs between the start and the end of a step, or differs from both at
+some place in between (a `where` that is true for a moment).
 
-The bodies of loops and conditionals are looked into; what cannot be (a callback, a very long loop)
-is listed by its line. Not seen: what is passed and passed back between two places at which one
-looks (four in every step, 512 in the span), what a `while` decides after 64 iterations, resets and
-outputs (their kinks matter only where a loss stands exactly on one: `saltus.certify` looks at both
-sides), and guards (guard_jumps.py looks at events).
+The bodies of loops and conditionals are examined; operations that cannot be (a callback, a very
+long loop) are listed by their line. Not found are kinks that are passed twice between two sampled
+places (four in every step, 512 in the span), decisions of a `while` after 64 iterations, kinks of
+resets and outputs (they matter only if a loss is exactly at one: `saltus.certify` checks both
+sides), and kinks of guards (guard_jumps.py examines events).
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from .row_curves import Curves, Run, over_rows, program_of
 
 T = TypeVar("T")
 REPORTED_KINKS = 20  # at most
-CROSSINGS_PER_LINE = 8  # that are looked at
+CROSSINGS_PER_LINE = 8  # that are examined, at most
 ROW_PLACES = (0.2, 0.4, 0.6, 0.8)  # places in every row
 SPAN_PLACES = 512  # in the whole span
 HALVINGS = 45
 RESULT_ROUNDING = 1e-12  # results that differ by less, relative to the flow's size, are the same
 SMALLEST_JUMP = 1e-7  # relative to the flow: a smaller one is a bend
-MOST_ALGEBRAIC_STATES = 300  # that are solved for on both sides of a kink
+MOST_ALGEBRAIC_STATES = 300  # with more, the jump at a kink is not computed
 
 
 @dataclasses.dataclass(frozen=True)
 class Kink:
-    """A kink that a solve has passed: when, which operation, on which line of the model.
+    """A kink that a solve has passed: its time, the operation, and its line in the model.
 
-    `jump` is the size of the flow's jump there relative to the flow (0: it is only bent; NaN: not
-    known). A jump makes derivatives wrong, a bend makes them less accurate: mark it with
-    `saltus.when`.
+    `jump` is the size of the flow's jump there relative to the flow (0 if only its derivative
+    jumps, NaN if not known). A jump makes derivatives wrong, a kink without one makes them less
+    accurate: mark it with `saltus.when`.
     """
 
     t: float
@@ -65,19 +65,17 @@ class Kink:
 def hidden_kinks(sol: Solution) -> tuple[Kink, ...]:
     """The kinks that a finished solve has passed without an event, in order of time.
 
-    They are looked for in flow, rate and constraint, on the recorded rows. At most 20 are
-    returned: of a line that is passed again and again only the first times.
+    The flow, the rate and the constraint are examined on the recorded rows. At most 20 kinks are
+    returned; for a line that is passed many times, only the first ones.
     """
-    tape = jax.tree.map(jax.lax.stop_gradient, sol.tape)  # plain numbers, also inside `jax.grad`
+    tape = jax.tree.map(jax.lax.stop_gradient, sol.tape)  # plain numbers even inside `jax.grad`
     if any(map(is_tracer, jax.tree.leaves(tape))):
         raise TypeError(
-            "hidden_kinks: the solution is traced, and has no numbers yet. Call it outside of jit, "
-            "or count inside with kinks.crossed(sol.spec, sol.tape)."
+            "hidden_kinks: the solution is traced and has no numbers yet. Call it outside of jit, "
+            "or count kinks with saltus.trust.hidden_kinks.crossed(sol.spec, sol.tape)."
         )
     if jnp.ndim(tape.n):
-        raise TypeError(
-            "hidden_kinks: this is a batch of solutions. Ask for one: hidden_kinks(sol[k])."
-        )
+        raise TypeError("hidden_kinks: this is a batch of solutions. Write hidden_kinks(sol[k]).")
     program = program_of(sol.spec.model)
     unseen = [Kink(float(tape.t0), _blind(op), line_of(op), np.nan) for op in program.blind]
     if not program.size:
@@ -93,9 +91,9 @@ def hidden_kinks(sol: Solution) -> tuple[Kink, ...]:
 
 
 def passed(model: Model, tape: Tape) -> tuple[Flag, Scalar]:
-    """Whether a solve has passed kinks, or could not be looked into, and the largest jump there.
+    """Whether a solve has passed kinks or could not be examined, and the largest jump there.
 
-    Also inside `jit` and `vmap`."""
+    Works inside `jit` and `vmap`."""
     program = program_of(model)
     some = jnp.asarray(bool(program.blind))
     if not program.size:
@@ -106,11 +104,11 @@ def passed(model: Model, tape: Tape) -> tuple[Flag, Scalar]:
 
 
 def _blind(op: Op) -> str:
-    return f"{op.eqn.primitive.name}, which cannot be looked into"
+    return f"{op.eqn.primitive.name}, which cannot be examined"
 
 
 def crossed(spec: Spec, tape: Tape) -> Whole:
-    """How many kinks a solve has passed without an event; also inside `jit` and `vmap`."""
+    """How many kinks a solve has passed without an event; works inside `jit` and `vmap`."""
     if not program_of(spec.model).size:
         return jnp.zeros((), jnp.int32)
     return _count(spec.model, jax.tree.map(jax.lax.stop_gradient, tape))
@@ -125,7 +123,7 @@ def _lines(model: Model) -> tuple[list[str], np.ndarray]:
 class _Found(NamedTuple):
     """For each line and each of its first crossings: what was found there."""
 
-    real: Array  # it makes a difference
+    real: Array  # the change of outcome changes a result
     place: Array  # the outcome that changed
     t: Array
     jump: Array
@@ -159,8 +157,8 @@ class _Spot(NamedTuple):
 
 
 def _spots(curves: Curves, has: Array) -> _Spot:
-    """For each line the first rows in which it changes, and the first in which it is another only
-    inside; and whether there are so many."""
+    """For each line, the first rows across which its outcome changes, and the first place inside a
+    row at which it differs from both ends; `valid` is false for unused entries."""
     first = lambda mine, most: jnp.nonzero(mine, size=most, fill_value=mine.shape[0])[0]
     n = has.shape[0]
     rows = jax.vmap(lambda mine: first(mine, CROSSINGS_PER_LINE))(has.T)
@@ -173,7 +171,7 @@ def _spots(curves: Curves, has: Array) -> _Spot:
 
 
 def _away(curves: Curves) -> tuple[tuple[Vector, Vector], Array]:
-    """Places in all rows, and which lines have outcomes there that they have at neither end."""
+    """Places in all rows, and which lines have outcomes there that differ from both ends."""
     rows, count = jnp.arange(curves.flows.shape[0]), curves.flows.shape[0]
     times = jnp.abs(curves.first.tau - curves.first.tau[0])
     used = rows <= jnp.max(jnp.where(curves.flows, rows, 0))
@@ -200,7 +198,7 @@ def _away(curves: Curves) -> tuple[tuple[Vector, Vector], Array]:
 
 
 def _at_each(spots: _Spot, look: Callable[[_Spot, Whole], T], blank: Tree) -> T:
-    """`look(spot, line)` at all crossings there are, one after the other."""
+    """`look(spot, line)` at all valid crossings, one after the other."""
     lines = jnp.broadcast_to(jnp.arange(spots.row.shape[0])[:, None], spots.row.shape)
 
     def one(given: tuple[_Spot, Whole]) -> T:
@@ -252,7 +250,7 @@ class _Bracket(NamedTuple):
 
 
 def _located(curves: Curves, spot: _Spot, own: Array, halvings: int) -> _Bracket:
-    """Where before a spot the first outcome of a line changes: both ends, then halves."""
+    """Where the first outcome of a line changes before a spot, by bisection."""
 
     def look(j: Whole, s: _Bracket) -> _Bracket:
         part = jnp.where(j == 0, 0.0, jnp.where(j == 1, spot.part, 0.5 * (s.low + s.high)))
@@ -275,12 +273,12 @@ def _located(curves: Curves, spot: _Spot, own: Array, halvings: int) -> _Bracket
 
 
 def _judged(curves: Curves, spot: _Spot, line: Whole, halvings: int = HALVINGS) -> _Found:
-    """One crossing: where it is, whether it matters, by how much the flow jumps there."""
+    """One crossing: where it is, whether it changes results, and the jump of the flow there."""
     own = jnp.asarray(_lines(curves.model)[1]) == line
     ends = curves.ends(spot.row)[0], curves.along(spot.row, spot.part)
     found = _located(curves, spot, own, halvings)
     before, there = (curves.along(spot.row, part) for part in (found.low, found.high))
-    # Each end as it is and with the outcomes of the other; the crossing with those of both sides.
+    # Each end with its own and the other end's outcomes; the crossing with those of both sides.
     ats = [ends[0], ends[0], ends[1], ends[1], there, there, before]
     told = [found.old, found.new, found.new, found.old, found.beyond, found.old, found.old]
     if not halvings:
@@ -295,10 +293,10 @@ def _judged(curves: Curves, spot: _Spot, line: Whole, halvings: int = HALVINGS) 
 
 
 def _matters(curves: Curves, ends: At, runs: Run) -> Flag:
-    """Whether the outcomes of a line make a difference, seen from the ends of the row.
+    """Whether the outcomes of a line change results at the ends of the row.
 
-    Some functions are smooth and only written in pieces (`softplus`, `hypot`): there the one piece
-    is as good as the other beyond the crossing, too.
+    Some smooth functions are only written in pieces (`softplus`, `hypot`): there each piece gives
+    the same results on both sides of the crossing.
     """
     different = jnp.zeros((), bool)
     for v, size in zip(runs.flow, curves.sizes, strict=True):
@@ -324,7 +322,7 @@ def _residual_sizes(curves: Curves, at: At) -> Leaves:
 
 
 def _jump(curves: Curves, runs: Run, sides: tuple[At, At], found: _Bracket, own: Array) -> Scalar:
-    """By how much the flow jumps at a kink, relative to its size."""
+    """The jump of the flow at a kink, relative to the flow's size."""
     (before, there), old = sides, found.old
     if sum(v.size for v in there.z) > MOST_ALGEBRAIC_STATES:
         return jnp.full((), jnp.nan)
@@ -334,7 +332,7 @@ def _jump(curves: Curves, runs: Run, sides: tuple[At, At], found: _Bracket, own:
         solve = jax.vmap(lambda at, told: _solved_flow(curves, at, told, own))
         flows = solve(_stacked(there, there, before), told)
     after, ahead, behind = (tuple(v[j] for v in flows) for j in range(3))
-    # Beyond a kink the old branch may not exist: then the flow is compared just before and after.
+    # If the old branch is not finite beyond a kink, the flow just before and after is compared.
     jump = _size(curves, after, ahead)
     jump = jnp.where(jnp.isfinite(jump), jump, _size(curves, after, behind))
     return jnp.where(jump < SMALLEST_JUMP, 0.0, jump)
@@ -352,7 +350,7 @@ def _size(curves: Curves, new: Leaves, old: Leaves) -> Scalar:
 
 # -- algebraic states ---------------------------------------------------------------------------
 def _solved_flow(curves: Curves, at: At, told: Vector, mask: Array) -> Leaves:
-    """The flow with its algebraic states solved for, as the outcomes that are told have it."""
+    """The flow with algebraic states solved for, using the outcomes `told` under `mask`."""
     flat, unravel = ravel_pytree(at.z)
 
     def residual(flat: Vector) -> Vector:

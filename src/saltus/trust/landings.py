@@ -1,9 +1,9 @@
 """Jumps that land on the guard of another event by chance.
 
-A reset may put the state on a guard whatever the parameters are, `x := p.low` on `x - p.low`: what
-follows is then smooth. Where the guard is zero there for these parameters only, it is on the one or
-on the other side of zero beside them, and its event happens, or not, or later: no derivative
-exists. Tangents tell which: those of the first leave the guard at zero.
+A reset may put the state on a guard for all parameters, as `x := p.low` does for the guard
+`x - p.low`: the solution is then smooth. If the guard is zero there for these parameters only, a
+small change of them gives it either sign, and its event happens at once, later or never: no
+derivative exists. Tangents tell the two cases apart: in the first they leave the guard at zero.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..solution.solution import Solution
 from .guard_outline import flat_guards
 from .margins import Fired, Watched
 
-TANGENT_ROUNDING = 1e-9  # relative to what tangents add up to
-MOVED_TOLERANCES = 10  # a guard that was closer to zero before the reset was not moved there
+TANGENT_ROUNDING = 1e-9  # relative to the sum of the terms of a tangent
+MOVED_TOLERANCES = 10  # a guard closer to zero before the reset was not moved there by it
 
 
 def landings(sol: Solution, seen: Watched, rows: Fired, tangents: tuple) -> Flag:
-    """Whether a reset lands by chance on the guard of an event, so that this may happen or not.
+    """Whether a reset lands by chance on the guard of an event, which then may or may not happen.
 
-    `tangents` are those of p and of the rows, several of them side by side."""
+    `tangents` are several tangents of p and of the rows, stacked."""
     model, tape = sol.spec.model, sol.tape
     if not model.n_guards:
         return jnp.zeros((), bool)
@@ -38,7 +38,7 @@ def landings(sol: Solution, seen: Watched, rows: Fired, tangents: tuple) -> Flag
     lands = rows.event[:-1, None] & seen.active[1:] & zero[1:] & ~rows.own[:-1] & ~met
     way = jnp.asarray([g.direction for g in model.guards for _ in range(g.size or 1)], jnp.int32)
     beyond = seen.active[:-1] & (way * seen.value[:-1] > 0)
-    returns = beyond & (way * seen.slope[1:] < 0) & ~tape.backward  # nothing happens either way
+    returns = beyond & (way * seen.slope[1:] < 0) & ~tape.backward  # no event on either side
     moves = jnp.any(jax.vmap(lambda t: _moves(sol, seen, *t))(tangents), axis=0)
     return jnp.any(lands & ~returns & moves[1:])
 

@@ -1,7 +1,7 @@
-"""Loops and conditionals whose bodies decide something: evaluated with the decisions inside.
+"""Loops and conditionals whose bodies contain non-smooth operations, evaluated with their outcomes.
 
-Each has its outcomes in one row: of a loop those of one iteration after the other (`scan`, `map`,
-`fori_loop`, `while`), of a conditional those of all its branches.
+Each has one vector of outcomes: for a loop (`scan`, `map`, `fori_loop`, `while`) those of one
+iteration after the other, for a conditional those of all its branches.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..base.types import Array, ClosedJaxpr, Equation, Matrix, Vector, Whole
 if TYPE_CHECKING:
     from .nonsmooth import Listing, Op
 
-MOST_OUTCOMES = 4096  # of one loop that are kept apart; beyond, nobody looks into it
-WHILE_ITERATIONS = 64  # that are looked at one by one
-Outcomes = tuple[list[Array], Vector, Array]  # results, outcomes, which of these results need
+MOST_OUTCOMES = 4096  # of one loop; with more, it is not examined
+WHILE_ITERATIONS = 64  # that are examined one by one
+Outcomes = tuple[list[Array], Vector, Array]  # results, outcomes, which outcomes results depend on
 CALLBACKS = ("callback", "ffi_call", "pallas", "xla_call", "shard_map")
 
 
 class Inner:
-    """What all bodies have: a listing for each inner program."""
+    """The base of all bodies, with a listing for each inner program."""
 
     def __init__(self, eqn: Equation, listings: list[Listing], repeat: int):
         self.eqn, self.listings, self.repeat = eqn, listings, repeat
@@ -54,7 +54,7 @@ class Inner:
         raise NotImplementedError
 
     def _rows(self, told: Array | None, mask: Array | None) -> tuple[Matrix, Matrix]:
-        """What is told to each iteration."""
+        """The given outcomes and their mask for each iteration."""
         shape = (self.repeat, self.width)
         if told is None or mask is None:
             return jnp.zeros(shape), jnp.zeros(shape, bool)
@@ -62,7 +62,7 @@ class Inner:
 
 
 class Scan(Inner):
-    """`lax.scan`, and what is one underneath: `lax.map`, `fori_loop` with fixed bounds."""
+    """`lax.scan`, and what is built on it: `lax.map`, `fori_loop` with fixed bounds."""
 
     def run(self, values: list, told: Array | None = None, mask: Array | None = None) -> Outcomes:
         p, (listing,) = self.eqn.params, self.listings
@@ -104,7 +104,7 @@ class Cond(Inner):
 
 
 class While(Inner):
-    """`lax.while_loop`: the decisions of its first iterations, of the condition and of the body."""
+    """`lax.while_loop`: the outcomes of condition and body in its first iterations."""
 
     def run(self, values: list, told: Array | None = None, mask: Array | None = None) -> Outcomes:
         p, (condition, body) = self.eqn.params, self.listings
@@ -141,11 +141,11 @@ class While(Inner):
         return state, outcomes.ravel(), alive.ravel()
 
 
-Listed = Callable[[Any, list[bool]], Any]  # (program, which inputs move) -> its operations
+Listed = Callable[[Any, list[bool]], Any]  # (program, which inputs vary) -> its operations
 
 
 def body_of(eqn: Equation, moving: list[bool], listed: Listed) -> tuple[Inner | None, bool]:
-    """The body of a loop or conditional, if it decides something; and whether one cannot see."""
+    """The body of a loop or conditional, if it has outcomes; and whether it cannot be examined."""
     try:
         body = _inside(eqn, moving, listed)
     except (KeyError, AttributeError):  # its parameters have other names in this JAX
@@ -177,7 +177,7 @@ def _inside(eqn: Equation, moving: list[bool], listed: Listed) -> Inner | None:
 def _looped(
     listed: Listed, closed: ClosedJaxpr, moving: list[bool], first: int, count: int
 ) -> Listing:
-    """A body that runs again and again: what an iteration sets in motion, moves in all."""
+    """A body that is repeated: a value that varies after one iteration varies in all."""
     moving = list(moving)
     while True:
         listing = listed(closed, moving)
@@ -189,11 +189,11 @@ def _looped(
 
 
 def _opaque(eqn: Equation, listed: Listed) -> bool:
-    """Whether an operation may decide something inside that is not looked at."""
+    """Whether an operation may contain decisions that are not examined."""
     if any(word in eqn.primitive.name for word in CALLBACKS):
         return True
     for given in eqn.params.values():
-        given = getattr(given, "matvec", given)  # of a linear solve, which is smooth by itself
+        given = getattr(given, "matvec", given)  # a linear solve itself is smooth
         for inner in jax.tree.leaves(given, is_leaf=lambda v: hasattr(v, "jaxpr")):
             if hasattr(inner, "jaxpr") and hasattr(inner, "consts"):
                 listing = listed(inner, [True] * len(inner.jaxpr.invars))

@@ -1,7 +1,7 @@
-"""How far a solution is from another sequence of events: distances that move with the parameters.
+"""How far a solution is from another sequence of events: distances that depend on the parameters.
 
-Everything is a plain JAX function of the tape, so that the margins have derivatives (M74): the
-first-order motion of a margin says how far parameters may move before it is used up.
+Everything is a plain JAX function of the tape, so the margins have derivatives (M74). These tell,
+to first order, how far parameters may move before a margin becomes zero.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class Watched(NamedTuple):
     slope: Array  # in time, along the flow of that row
     bend: Array  # the second derivative
     active: Array
-    tiny: Array  # what is zero up to rounding
-    unsure: Array  # how far off the tolerances leave the value
+    tiny: Array  # smaller values are zero up to rounding
+    unsure: Array  # the error of the value that the tolerances allow
 
 
 class Margins(NamedTuple):
     """Distances to another sequence of events; infinite where there is none."""
 
-    near: Array  # (rows, guards) of guards that turn around inside a row, to zero
-    depth: Vector  # (rows,) to which the guard of an event would go on falling
+    near: Array  # (rows, guards) from zero, for guards that turn around inside a row
+    depth: Vector  # (rows,) how far beyond zero the guard of an event would go
     order: Vector  # (rows,) in time, from each event to the one before
-    chain: Array  # (rows, guards) after a reset, of guards that it might carry across zero
+    chain: Array  # (rows, guards) from zero after a reset, for guards that it might make cross zero
     first: Vector  # (guards,) at the start
-    last: Vector  # (guards,) in time, from the end to the next event; a distance where none comes
+    last: Vector  # (guards,) in time, from the end to the next event; if there is none, the guard
     end: Array  # in time, from the last event to the end
 
     def vector(self) -> Vector:
-        """All of them in a row."""
+        """All margins in one vector."""
         return jnp.concatenate([jnp.ravel(v) for v in self])
 
 
@@ -163,7 +163,7 @@ def margins(sol: Solution, seen: Watched, rows: Fired, found: Between) -> Margin
     size = jnp.abs(seen.value[1:])
     chain = jnp.where(after & (size > seen.tiny[1:]), size, INF)
     end = jax.tree.map(lambda v: jnp.take(v, n, axis=0), seen)
-    fresh = jnp.any(rows.own & (rows.t == tape.end.tau)[:, None], axis=0)  # fired right at the end
+    fresh = jnp.any(rows.own & (rows.t == tape.end.tau)[:, None], axis=0)  # fired at the end
     last = _ahead(end, tape.backward, frozen(fresh))
     first = jnp.abs(seen.value[0])
     first = jnp.where(seen.active[0] & (first > seen.tiny[0]), first, INF)
@@ -171,7 +171,7 @@ def margins(sol: Solution, seen: Watched, rows: Fired, found: Between) -> Margin
 
 
 def _ahead(end: Watched, backward: Flag, fired: Array) -> Array:
-    """The time after the end at which a guard would reach zero, or its distance from there."""
+    """The time from the end until a guard would reach zero; if it would not, its value."""
     way, zero = jnp.where(backward, -1.0, 1.0), jnp.abs(end.value) <= end.tiny
     side = frozen(jnp.where(zero, -jnp.sign(end.slope) * way, jnp.sign(end.value)))
     value, bend = side * end.value, side * end.bend
@@ -185,7 +185,7 @@ def _ahead(end: Watched, backward: Flag, fired: Array) -> Array:
 
 
 class Between(NamedTuple):
-    """The guards inside of all rows."""
+    """The guards inside all rows."""
 
     left: Edge
     right: Edge
@@ -194,7 +194,7 @@ class Between(NamedTuple):
 
 
 def between(sol: Solution, seen: Watched, rows: Fired) -> Between:
-    """How the guards run between the rows."""
+    """The guards between the starts of rows."""
     tape = sol.tape
     left, right = edges(tape.h[:-1][:, None], seen.value, seen.slope, seen.bend)
     shape = outline(left, right, seen.tiny)
@@ -215,12 +215,12 @@ def _turning(found: Between) -> Array:
 
 
 def promised(rtol: Scalar) -> Scalar:
-    """The relative error that derivatives may have and be TRUSTED."""
+    """The relative error that TRUSTED derivatives may have."""
     return jnp.maximum(100 * rtol, TRUSTED_ERROR)
 
 
 def nearest(near: Array, unsure: Array) -> Scalar:
-    """The smallest distance in units of what is uncertain; infinite where nothing turns around."""
+    """The smallest distance in units of its error; infinite if no guard turns around."""
     ratio = near / jnp.maximum(unsure, 1e-300)
     return jnp.min(jnp.where(near == INF, INF, ratio), initial=INF)
 
@@ -256,7 +256,7 @@ def _to_end(sol: Solution, rows: Fired) -> Vector:
 
 
 def saves(sol: Solution, rows: Fired) -> Array:
-    """From each event with a time of its own to the nearest save time; the sign says which way."""
+    """The signed time from each event with a time of its own to the nearest save time."""
     if jnp.ndim(sol.t) == 0 or sol.t.shape[0] == 0:
         return jnp.full(rows.t.shape, INF)
     ts = sol.t - sol.tape.t0
@@ -270,7 +270,7 @@ class Measured(NamedTuple):
     seen: Watched
     rows: Fired
     margins: Margins
-    place: Array  # where guards turn around inside of rows
+    place: Array  # where guards turn around inside rows
     saves: Array
     unseen: Flag
     leaps: Flag  # a guard jumps where its event is

@@ -1,8 +1,8 @@
-"""Which way every non-smooth operation of a model goes: a program that tells, or that is told.
+"""The outcomes of all non-smooth operations of a model: a program that returns or accepts them.
 
-`abs` is smooth as long as it is known to be the one or the other branch; so are `max`, `floor`, a
-comparison, a place in a table. A `Program` evaluates the flow and the constraint of a model,
-returns these outcomes as numbers beside the values, and can be given some of them instead.
+`abs` is smooth once its branch is fixed; so are `max`, `floor`, a comparison, a place in a table. A
+`Program` evaluates the flow and the constraint of a model, returns these outcomes as numbers with
+the values, and can be given some of them instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Operand: TypeAlias = int | Known  # a value of a program: its number, or itself
 
 
 class Call(NamedTuple):
-    """A call that an operation is inside of; its name, where it is a function of a library."""
+    """A call that contains an operation, with its name if it is a library function."""
 
     eqn: Equation
     ins: tuple[Operand, ...]
@@ -56,12 +56,12 @@ class Op(NamedTuple):
     decides: bool  # it is not smooth, and depends on time or on states
     first: int = 0  # the place of its outcomes
     size: int = 0
-    body: Inner | None = None  # of a loop or conditional that decides something (loop_bodies.py)
-    blind: bool = False  # it may decide something that nobody can see
+    body: Inner | None = None  # of a loop or conditional with outcomes (loop_bodies.py)
+    blind: bool = False  # it may contain decisions that cannot be examined
 
     @property
     def written(self) -> tuple[Call, ...]:
-        """The operation or library call that the user wrote, and the calls around that."""
+        """The operation or library call that the user wrote, and the calls around it."""
         own = Call(self.eqn, self.ins, "")
         chain = (*self.calls, own)
         first = next((k for k, c in enumerate(chain) if c.name), len(self.calls))
@@ -70,7 +70,7 @@ class Op(NamedTuple):
 
 # -- the program ----------------------------------------------------------------------------------
 class Listing:
-    """Operations on one level, those of inner programs included, with their decisions numbered."""
+    """Operations on one level, including those of inner programs, with numbered outcomes."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -83,7 +83,7 @@ class Listing:
 
     @staticmethod
     def of(closed: ClosedJaxpr, moving: list[bool], calls: tuple[Call, ...]) -> Listing:
-        """The operations of a program whose inputs move or not."""
+        """The operations of a program; `moving` says which of its inputs vary."""
         listing = Listing()
         listing.outer = len(calls)
         listing.given = [listing.new(m) for m in moving]
@@ -98,7 +98,7 @@ class Listing:
         return self.count - 1
 
     def enter(self, jaxpr: Jaxpr, given: list[Operand], calls: tuple[Call, ...]) -> list[Operand]:
-        """Write down the operations of a jaxpr."""
+        """Add the operations of a jaxpr."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
 
         def read(v: jex.Var | jex.Literal) -> Operand:
@@ -124,7 +124,7 @@ class Listing:
         decides = can_decide(eqn, moving)
         size = outcome_count(eqn) if decides else 0
         listed = lambda closed, inner: Listing.of(closed, inner, (*calls, Call(eqn, ins, "")))
-        look = any(moving) and not decides  # of a loop with whole results these say everything
+        look = any(moving) and not decides  # a loop with integer results needs no body
         body, blind = body_of(eqn, moving, listed) if look else (None, False)
         if body is not None:
             decides, size = body.size > 0, body.size
@@ -145,13 +145,13 @@ class Listing:
         return [op for op in self.ops if op.decides]
 
     def each(self) -> Iterator[Op]:
-        """The operations that decide, in the order of outcomes, those inside of loops each time."""
+        """The operations with outcomes, in order; those inside loops once per iteration."""
         for op in self.deciding:
             yield from (op,) if op.body is None else op.body.each()
 
     @property
     def blind(self) -> list[Op]:
-        """Operations that nobody can look into, those inside of loops included."""
+        """Operations that cannot be examined, including those inside loops."""
         inner = [op for o in self.ops if o.body is not None for op in o.body.blind]
         return [op for op in self.ops if op.blind] + inner
 
@@ -160,7 +160,7 @@ class Listing:
     ) -> Outcomes:
         """Results, outcomes, and which of these the results depend on.
 
-        Outcomes under `mask` are not decided but read from `told`.
+        Outcomes under `mask` are taken from `told` instead of being computed.
         """
         env = dict(zip(self.given, inputs, strict=True))
         noted, inside = [], {}
@@ -188,7 +188,7 @@ class Listing:
         return [read(r) for r in self.outputs], outcomes, self._alive(env, inside)
 
     def _alive(self, env: dict, inside: dict[int, Array]) -> Array:
-        """Which outcomes reach a result; those in a branch that is not taken do not."""
+        """Which outcomes affect a result; those in a branch that is not taken do not."""
         alive: dict[int, Any] = {r: True for r in self.outputs if not isinstance(r, Known)}
         found: list = []
 
@@ -246,7 +246,7 @@ class Program(Listing):
 
 
 def _inner(eqn: Equation) -> tuple[Jaxpr, Sequence] | None:
-    """The program that a call contains, with its constants, if it is one that is entered."""
+    """The program inside a call, with its constants; `None` if it is not examined."""
     if eqn.primitive.name not in CALLS:
         return None
     found = [eqn.params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr") if k in eqn.params]
@@ -274,7 +274,7 @@ def _moves(model: Model) -> list[bool]:
 
 
 def _names(model: Model) -> list[str]:
-    """What a person calls the arguments."""
+    """Readable names of the arguments."""
     x = [n or "x" for n in model.x.names()]
     z = [n or "z" for n in model.z.names()]
     p = [f"p.{n}" if n else "p" for n in model.p.names()]

@@ -1,7 +1,7 @@
-"""A loss from both sides of where it stands: along every parameter, and along random directions.
+"""Derivatives of a loss from both sides of p: along every parameter, and in random directions.
 
 A loss that bends or jumps exactly at p has no gradient there, whatever automatic differentiation
-says: `where(b > 1, 3 * (b - 1), 0)` has the derivatives 0 and 3 at b = 1, and AD answers 0.
+says: `where(b > 1, 3 * (b - 1), 0)` has the derivatives 0 and 3 at b = 1, and AD returns 0.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LENGTHS_FOR_ZEROS = (
     1.0,
     1e-3,
     1e-6,
-)  # a parameter that is zero has no size: what is smooth at one, is
-FAR_LENGTH = 1e-2  # so far away a derivative that vanishes at p shows its size
-SMALLEST_SLOPE = 1e-2  # relative to the largest: below, differences are errors of the solution
+)  # tried for a parameter that is zero and so has no size; smooth with one of them is enough
+FAR_LENGTH = 1e-2  # at this distance, a derivative that is zero at p shows its size
+SMALLEST_SLOPE = 1e-2  # relative to the largest: smaller slopes are compared on this scale
 
 
 class Bend(NamedTuple):
@@ -50,7 +50,7 @@ class Bend(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What was seen around a point."""
+    """What was found around a point."""
 
     level: Whole | int
     sides: OneSided | None  # along the gradient, or where the loss bends
@@ -68,7 +68,7 @@ class _Point(NamedTuple):
     rtol: Scalar
 
     def at(self, direction: Vector, length: Scalar | float) -> tuple[Scalar, Scalar]:
-        """The loss and its derivative, `length` further on."""
+        """The loss and its derivative at the distance `length`."""
         along = lambda s: self.loss(self.back(self.p + s * direction))
         return jax.jvp(along, (length,), (length * 0 + 1.0,))
 
@@ -96,7 +96,7 @@ def around(
 
 
 def _sizes(p: Params) -> Vector:
-    """How large each number is; for a zero that of its neighbours in the same leaf, or one."""
+    """The size of each number; for a zero the largest size in the same leaf, or one."""
     sizes = []
     for leaf in jax.tree.leaves(p):
         size = jnp.abs(jnp.asarray(leaf, jnp.float64)).ravel()
@@ -120,13 +120,13 @@ def _patterns(n: int, names: list[str]) -> tuple[np.ndarray, list[str]]:
 
 
 def _limits(point: _Point, slopes: Vector | np.ndarray) -> tuple[Vector, Scalar]:
-    """By how much derivatives along directions, and values, may differ: errors of the solution."""
+    """How much slopes and values may differ because of errors of the solution."""
     most = jnp.maximum(jnp.abs(point.value), jnp.max(jnp.abs(slopes), initial=0.0))
     size = jnp.maximum(jnp.abs(slopes), SMALLEST_SLOPE * most)
     return jnp.maximum(1e-5, 1e3 * point.rtol) * size, 1e3 * point.rtol * most
 
 
-# -- with numbers: two points for each direction, more where something is seen ---------------------
+# -- with numbers: two points for each direction, more if they differ ------------------------------
 def _looked(point: _Point, directions: np.ndarray, names: list[str]) -> Around:
     slopes = np.asarray(point.slopes(directions), float)
     bent, jumped = (np.asarray(v) for v in _limits(point, slopes))
@@ -149,10 +149,10 @@ def _looked(point: _Point, directions: np.ndarray, names: list[str]) -> Around:
 
 
 def _tried(point: _Point, direction: np.ndarray, length: float) -> tuple[float, float]:
-    """The same; not a number where the loss cannot be computed."""
+    """The same; NaN where the loss cannot be computed."""
     try:
         value, slope = point.at(jnp.asarray(direction), length)
-    except Exception:  # whatever keeps a loss from having a value there
+    except Exception:  # any error means that the loss has no value there
         return float("nan"), float("nan")
     return float(value), float(slope)
 
@@ -164,7 +164,7 @@ def _confirmed(
     limits: tuple[float, float],
     exists: list[bool],
 ) -> list[Bend]:
-    """Whether derivatives extrapolated to p itself are still two, or not that of the gradient."""
+    """A `Bend` if derivatives extrapolated to p still differ from each other or the gradient."""
     name, slope = named
     zero = bool(np.any((np.asarray(point.p) == 0) & (direction != 0)))
     further = np.array([_tried(point, direction, s * FAR_LENGTH) for s in (-1.0, 1.0)])

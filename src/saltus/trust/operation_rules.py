@@ -53,7 +53,7 @@ def _picked(eqn: Equation, v: Array, which: Array) -> list[Array]:
 
 
 def _turn(v: list) -> Array:
-    """On which side of the cut of the angle one is, where it is near."""
+    """The side of the branch cut of `atan2`, if the point is near it."""
     return jnp.where(v[1] < 0, jnp.where(v[0] < 0, -1, 1), 0)
 
 
@@ -66,7 +66,7 @@ def _best(eqn: Equation, v: Array, which: Array) -> list[Array]:
 
 
 class Rule(NamedTuple):
-    """Of an operation with float results; of the others the results are the decision."""
+    """The rule of an operation with float results; otherwise the results are the decision."""
 
     decide: Callable[[Equation, list], Array]
     follow: Callable[[Equation, list, Array], list[Array]]
@@ -96,7 +96,7 @@ RULES = {
         lambda e, v: jnp.argmin(_together(e, v[0]), -1), lambda e, v, o: _picked(e, v[0], o)
     ),
 }
-SIMPLE = ("bitcast_convert_type", "is_finite")  # they decide nothing that a flow goes by
+SIMPLE = ("bitcast_convert_type", "is_finite")  # not decisions that affect a flow
 
 
 def aval_of(v: jex.Var | jex.Literal) -> Aval:
@@ -108,7 +108,7 @@ def _floating(v: jex.Var | jex.Literal) -> bool:
 
 
 def can_decide(eqn: Equation, moving: list[bool]) -> bool:
-    """Whether an operation with these inputs in motion is one that can change its outcome."""
+    """Whether the outcome of an operation can change when these inputs vary."""
     name = eqn.primitive.name
     floats = [m and _floating(v) for v, m in zip(eqn.invars, moving, strict=True)]
     if not any(floats) or name in SIMPLE:
@@ -131,7 +131,7 @@ def decide(eqn: Equation, values: list) -> list[Array]:
 
 
 def follow(eqn: Equation, values: list, decided: list) -> list[Array]:
-    """Its results, once that is decided."""
+    """The results of an operation, given its decision."""
     if whole(eqn):
         return decided
     found = RULES[eqn.primitive.name].follow(eqn, values, decided[0])

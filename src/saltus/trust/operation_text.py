@@ -1,4 +1,4 @@
-"""Operations of a program in the user's words, and the lines they were written in."""
+"""Operations of a program as the user wrote them, and their lines in the source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPTH, LONG = 4, 60
 
 
 def lines_of(program: Listing) -> tuple[list[str], np.ndarray]:
-    """The lines that decide something, and for each outcome the number of its line."""
+    """The lines with outcomes, and for each outcome the number of its line."""
     found: dict = {}
     texts, of = [], []
     for op in program.each():
@@ -36,13 +36,13 @@ def lines_of(program: Listing) -> tuple[list[str], np.ndarray]:
 def line_of(op: Op) -> str:
     """The user's line of an operation, `model.py:12`; empty where it is not known.
 
-    Of an operation inside a library function it is the line that calls that.
+    For an operation inside a library function, the line that calls the function.
     """
     return next((line for call in op.written if (line := line_of_equation(call.eqn))), "")
 
 
 def words_of(program: Listing, op: Op) -> str:
-    """An operation as a person writes it: `x > 0.3`, `abs(v)`, `clip(x)`."""
+    """An operation as source text: `x > 0.3`, `abs(v)`, `clip(x)`."""
     call = op.written[0]
     if any(call is c for c in op.calls[: program.outer]):
         return _short(call.name, ["..."])

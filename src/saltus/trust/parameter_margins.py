@@ -1,4 +1,4 @@
-"""The margins of a solution as functions of its parameters, with the decisions held."""
+"""The margins of a solution as functions of its parameters, with a fixed sequence of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .margins import Margins, measure
 
 @jax.jit
 def margins_of(sol: Solution, p: Leaves) -> Margins:
-    """The margins when p moves and the start stays."""
+    """The margins as a function of p, with a fixed start."""
     tape = sol.tape
     rows, ends = remade(sol, p, first_state(tape))
     (tau, *w), (end_tau, *end_w) = rows, ends

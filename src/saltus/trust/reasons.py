@@ -1,4 +1,4 @@
-"""Why a gradient may not be trusted: each reason with its words, its advice and its rule."""
+"""Why a gradient may not be trusted: each reason with its text, its advice and its rule."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import jax.numpy as jnp
 from ..base.types import Array, Flag, Scalar, Whole
 from .verdict import DEGRADED, TRUSTED, UNTRUSTED
 
-ACCUMULATED_TOLERANCES = 10  # errors of many steps add up: what is closer is not decided
+ACCUMULATED_TOLERANCES = 10  # errors of many steps add up: closer values cannot be told apart
 
 
 class Evidence(NamedTuple):
-    """What was found out about a solution; numbers and flags that work inside `jit`."""
+    """Measurements of a solution; numbers and flags that work inside `jit`."""
 
     failed: Flag  # the solve stopped early
     touched: Flag  # a guard touches zero
     watching: Flag  # touches count (`on_grazing` is not "ignore")
     near: Scalar  # from a guard that is not reached to zero, in units of its error
-    unseen: Flag  # a guard crossed zero between the places at which it was looked at
+    unseen: Flag  # a guard crossed zero between the places at which it was sampled
     grazing: Scalar  # the relative error of the worst event that almost grazes
     promised: Scalar  # the relative error that TRUSTED allows
     order: Whole  # the level of simultaneous events that do not commute
@@ -38,7 +38,7 @@ class Evidence(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """A reason to doubt: `rule(evidence)` says whether it degrades, and whether it forbids."""
+    """A reason for doubt: `rule(evidence)` returns whether it is DEGRADED, and UNTRUSTED."""
 
     text: str
     advice: str
@@ -50,7 +50,7 @@ class Reason(NamedTuple):
 
 
 def above(value: Array, limit: Array | float) -> Array:
-    """Whether a number is larger than it may be; NaN is."""
+    """Whether a number is larger than a limit; true for NaN."""
     return ~(value <= limit)
 
 
@@ -72,7 +72,7 @@ TABLE = (
     ),
     Reason(
         "a guard seems to have crossed zero unseen",
-        "It turns faster than the steps: write solve(..., resolve_guards=True).",
+        "It changes faster than the steps resolve: write solve(..., resolve_guards=True).",
         lambda e: (False, e.unseen),
     ),
     Reason(
@@ -112,7 +112,7 @@ TABLE = (
     ),
     Reason(
         "derivatives change within the error of the solution",
-        "The model bends strongly here, or rests, so that the steps are too long for the "
+        "The model is strongly nonlinear here, or at rest, so the steps are too long for the "
         "derivatives: tighten rtol and atol, or write method=saltus.Tsit5(max_step=...).",
         lambda e: (above(e.shift, e.promised), above(e.shift, 0.1)),
     ),
@@ -133,8 +133,8 @@ TABLE = (
     ),
     Reason(
         "a guard jumps at an event",
-        "Its time is that of the jump, which no derivative of the guard shows: write a guard "
-        "that goes through zero where it jumps.",
+        "Its time is that of the jump, on which the guard's derivatives say nothing: write a guard "
+        "that goes through zero continuously there.",
         lambda e: (False, e.leaps),
     ),
 )

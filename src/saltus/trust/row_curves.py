@@ -17,7 +17,7 @@ from .nonsmooth import Program
 
 T = TypeVar("T")
 ROWS_PER_BATCH = 64
-END_DISTANCE = 2.0**-20  # how far from the ends of a step one looks, relative to it
+END_DISTANCE = 2.0**-20  # distance of samples from the ends of a step, relative to the step
 
 
 @functools.lru_cache(maxsize=256)
@@ -36,9 +36,9 @@ class Run(NamedTuple):
 class Curves(NamedTuple):
     """A solve as curves: cubic polynomials through the states and flows at the ends of each row.
 
-    States at the ends are those a moment after the start and after the end of the row (in the next
-    one, if the flow goes on there; else a moment before): exactly at the ends they may lie on a
-    kink. Everything has the row as its first axis.
+    States at the ends are those shortly after the start and shortly after the end of the row (in
+    the next row, if that is a step; otherwise shortly before the end), because exactly at the ends
+    they may lie on a kink. The first axis of everything is the row.
     """
 
     model: Model
@@ -101,7 +101,7 @@ class Curves(NamedTuple):
         return self.model.with_x(a, new, tau=v * a.tau + u * b.tau, z=z)
 
     def run(self, at: At, told: Array | None = None, mask: Array | None = None) -> Run:
-        """Everything at a state; outcomes under `mask` are those that are told."""
+        """Everything at a state; outcomes under `mask` are taken from `told`."""
         program = program_of(self.model)
         inputs = program.inputs(self.model, at, self.par)
         out, outcomes, alive = program.run(inputs, told, mask)
@@ -110,14 +110,14 @@ class Curves(NamedTuple):
 
 
 def over_rows(fn: Callable[[Whole], T], rows: Array) -> T:
-    """A function of the number of a row for all of them, a batch at a time."""
+    """A function of a row number, evaluated for all rows in batches."""
     n = rows.shape[0]
     every = jnp.minimum(jnp.arange(-(-n // ROWS_PER_BATCH) * ROWS_PER_BATCH), n - 1)
     return jax.tree.map(lambda v: v[:n], jax.lax.map(fn, every, batch_size=ROWS_PER_BATCH))
 
 
 def _next(v: Array) -> Array:
-    """What belongs to the next row."""
+    """For each row the value of the next one."""
     return jnp.concatenate([v[1:], v[-1:]])
 
 

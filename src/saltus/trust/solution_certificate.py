@@ -1,7 +1,7 @@
-"""Can the derivatives of this solution be trusted? What is measured, and the verdict.
+"""Can the derivatives of this solution be trusted? Measurements and the verdict.
 
-Every number is an array that works inside `jit`; what needs the host (hidden kinks, the order of
-simultaneous events) is looked at where the numbers are known.
+Every number is an array that works inside `jit`; checks that need the host (hidden kinks, the order
+of simultaneous events) are made if the numbers are known.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ EPS = float(jnp.finfo(jnp.float64).eps)
 
 
 class EventTrust(eqx.Module):
-    """What is known of each event, in the order in which they happened."""
+    """Measurements of each event, in the order in which they happened."""
 
     t: Vector
     which: Array  # the place of its action in `names`
     member: Array
-    rooted: Array  # it has a time of its own; others were triggered at its instant
+    rooted: Array  # whether it has a time of its own, and was not triggered by another event
     transversality: Vector  # 1: straight through; 0: grazing
     saltation: Vector  # the norm of its saltation matrix
     uncertainty: Vector  # of its time, from the tolerances
-    error: Vector  # relative, that this makes in derivatives of its time
+    error: Vector  # the relative error that this causes in derivatives of its time
     valid: Array
 
 
@@ -53,11 +53,11 @@ class GuardTrust(eqx.Module):
 
     distance: Vector
     t: Vector
-    unsure: Vector  # how far off its value may be there
+    unsure: Vector  # the possible error of its value there
 
 
 class Certificate(Judged, eqx.Module):
-    """Can the derivatives of a solution be trusted, and how far do they reach?"""
+    """Whether the derivatives of a solution can be trusted, and how far they are valid."""
 
     result: Whole
     level: Whole  # 0 trusted, 1 degraded, 2 untrusted
@@ -101,7 +101,7 @@ class Certificate(Judged, eqx.Module):
     def trust_radius(self, direction: Tree) -> Scalar:
         """How far p may move along `direction` before the sequence of events changes.
 
-        In multiples of `direction`, a pytree like p; to first order, with the start held. Where
+        In multiples of `direction`, a pytree like p; to first order, with the start fixed. If
         the start depends on p, use `saltus.certify(loss, p)`.
         """
         return radius(self.margins, moved(self.solution, direction))
@@ -118,7 +118,7 @@ class Certificate(Judged, eqx.Module):
 
 
 def radius(now: Margins, change: Margins) -> Scalar:
-    """How often `change` can be added before a margin is used up."""
+    """How many times `change` can be added before a margin becomes zero."""
     here, moves = now.vector(), change.vector()
     falls = jnp.isfinite(here) & (moves < 0)
     unknown = jnp.isnan(here) | (jnp.isfinite(here) & jnp.isnan(moves))
@@ -140,7 +140,7 @@ def moved(sol: Solution, direction: Tree) -> Margins:
 
 
 def certificate(sol: Solution) -> Certificate:
-    """Measure a solution and judge it."""
+    """The certificate of the solution `sol`."""
     if jnp.ndim(sol.result):
         return jax.vmap(certificate)(sol)
     sol = jax.tree.map(jax.lax.stop_gradient, sol)
@@ -168,7 +168,7 @@ def certificate(sol: Solution) -> Certificate:
 
 
 def _kinks(sol: Solution, kinks: tuple[Kink, ...], traced: bool) -> tuple[Flag, Scalar]:
-    """Whether there are hidden kinks, and by how much the flow jumps there at most."""
+    """Whether there are hidden kinks, and the largest jump of the flow there."""
     if traced:
         return passed(sol.spec.model, sol.tape)
     jump = np.nanmax([k.jump for k in kinks] + [0.0])  # NaN: not known
@@ -176,7 +176,7 @@ def _kinks(sol: Solution, kinks: tuple[Kink, ...], traced: bool) -> tuple[Flag, 
 
 
 def _names(sol: Solution) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of the actions, and of the guards with their members."""
+    """Names of the actions, and of the guards with their members."""
     model = sol.spec.model
     labels = [
         entry_name(a.name, [k] if a.size else []) for a in model.guards for k in range(a.size or 1)
@@ -192,7 +192,7 @@ def _measured(sol: Solution) -> tuple[Measured, Growth, Algebra]:
 
 
 def _size(sol: Solution, found: Measured, traced: bool) -> int:
-    """Room for events: few sizes, few compilations."""
+    """The size of the buffer for events; few different sizes, for few compilations."""
     if traced:
         return min(sol.max_events, found.rows.event.shape[0])
     count = max(int(np.sum(np.asarray(found.rows.event))), 1)
@@ -203,7 +203,7 @@ def _size(sol: Solution, found: Measured, traced: bool) -> int:
 def _events(
     sol: Solution, found: Measured, grown: Growth, size: int
 ) -> tuple[EventTrust, Array, GuardTrust]:
-    """What is known of each event, in which row it is, and the closest misses."""
+    """Measurements of each event, its row, and the closest misses."""
     rows, seen = found.rows, found.seen
     where = jnp.nonzero(rows.event, size=size, fill_value=0)[0]
     valid = jnp.arange(size) < jnp.sum(rows.event)
@@ -228,7 +228,7 @@ def _events(
         grown.off[before] * mine(seen.unsure) + grown.late[before] * safe
     )
     known = jnp.maximum(known, mine(seen.tiny) * jnp.maximum(grown.rows[before], 1.0))
-    least = jnp.where(known < unsure, known, unsure)  # what is not a number is too large
+    least = jnp.where(known < unsure, known, unsure)  # NaN counts as too large
     rough = jnp.abs(bend) * unsure / (safe * safe)
     error = jnp.where(rough <= 0.1, jnp.abs(bend) * least / (safe * safe), rough)
     error = jnp.where(flat, error, 0.0)
@@ -241,7 +241,7 @@ def _events(
 
 
 def _guards(sol: Solution, found: Measured, grown: Growth) -> GuardTrust:
-    """The closest misses."""
+    """The closest each guard came to zero without crossing it."""
     near = found.margins.near
     if near.size == 0:
         empty = jnp.zeros(near.shape[1])
@@ -255,7 +255,7 @@ def _guards(sol: Solution, found: Measured, grown: Growth) -> GuardTrust:
 
 
 def _within(margin: Array, limit: Array) -> Flag:
-    """Whether any margin there is (the others are infinite) is not safely above a limit."""
+    """Whether any finite margin is not safely above a limit."""
     return jnp.any((margin != INF) & ~(margin >= limit))
 
 
@@ -319,16 +319,16 @@ def _levels(
 
 
 def _late(sol: Solution, events: EventTrust) -> Vector:
-    """How uncertain the time of each event is, generously."""
+    """A generous estimate of how uncertain the time of each event is."""
     span = jnp.abs(sol.tape.t1 - sol.tape.t0)
     late = jnp.where(events.rooted, events.uncertainty, 0.0)
     return ACCUMULATED_TOLERANCES * late + 8 * EPS * span
 
 
 def _met(sol: Solution, matters: Array, moves: Array, gap: Array, late: Array) -> Flag:
-    """Whether an event that matters falls on a time, as far as one can tell.
+    """Whether an event that matters may coincide with a given time, within its uncertainty.
 
-    One whose time is fixed is met exactly, or rounding decides on which side it is."""
+    An event with a fixed time coincides only if rounding decides on which side it is."""
     rounding = 8 * EPS * jnp.maximum(jnp.abs(sol.tape.t0), jnp.abs(sol.tape.t1))
     fixed = ~(gap <= 0) & ~(gap > rounding)
     return jnp.any(matters & jnp.where(moves, ~(gap > late), fixed))
@@ -342,7 +342,7 @@ def _to_saves(sol: Solution, times: Vector) -> Vector:
 
 
 def _simultaneous(sol: Solution, found: Measured, events: EventTrust) -> Whole:
-    """Events of one instant: harmless where their order does not matter (M76)."""
+    """The level of simultaneous events: harmless if their order does not matter (M76)."""
     gap, rooted = found.margins.order, found.rows.rooted
     if is_traced(sol):
         close = rooted[:-1] & ~(gap > jnp.max(_late(sol, events), initial=0.0))

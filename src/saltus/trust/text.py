@@ -1,4 +1,4 @@
-"""A certificate as a person reads it."""
+"""A certificate as text."""
 
 from __future__ import annotations
 

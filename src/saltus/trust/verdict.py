@@ -1,4 +1,4 @@
-"""Words for levels of trust, and a first look cheap enough for every iteration of an optimiser."""
+"""Names of the levels of trust, and a check cheap enough for every iteration of an optimiser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERDICTS = ("TRUSTED", "DEGRADED", "UNTRUSTED")
 
 
 class Judged:
-    """What has a level of trust, or several, says the worst of them in a word."""
+    """A base class for objects with one or several levels of trust; `verdict` is the worst."""
 
     level: Whole
 
@@ -33,10 +33,10 @@ class Judged:
 
 @jax.jit
 def quick_level(sol: Solution) -> Whole:
-    """Whether a gradient exists here: no touch, no event at grazing, no failure (M78).
+    """The level of trust from touches, grazing events and failures alone (M78).
 
-    What the whole certificate also looks at (growth of errors, save times, hidden kinks, the order
-    of events) is left out.
+    The other checks of the certificate (growth of errors, save times, hidden kinks, the order of
+    events) are left out.
     """
     found = measure(sol)
     seen, rows, m = found.seen, found.rows, found.margins

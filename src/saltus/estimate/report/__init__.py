@@ -1,4 +1,4 @@
-"""A fit as one HTML file: numbers, pictures, and how to do it again."""
+"""A fit as one HTML file: numbers, figures, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def write(fit: Fit, path: str | Path = "report.html", progress: bool | None = None) -> Path:
     """Write the report of a fit, and its pictures into a folder `<name>_files` beside it.
 
-    The HTML file has everything inside: it can be moved or sent alone. Needs the extra `plot`.
+    The HTML file is self-contained: it can be moved or sent alone. Needs the extra `plot`.
     """
     path, clock = Path(path), time.perf_counter()
     if path.suffix.lower() not in (".html", ".htm"):
@@ -32,7 +32,7 @@ def write(fit: Fit, path: str | Path = "report.html", progress: bool | None = No
 def _write(fit: Fit, path: Path, pictures: Mapping[str, Picture], seconds: float) -> None:
     folder = path.with_name(f"{path.stem}_files")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in figures.FIGURES:  # those of an earlier report must not stay
+    for name in figures.FIGURES:  # remove those of an earlier report
         (folder / f"{name}.png").unlink(missing_ok=True)
     for name, picture in pictures.items():
         (folder / f"{name}.png").write_bytes(picture.png)

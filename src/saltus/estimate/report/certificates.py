@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST_EXPERIMENTS = 40
 NAMED_ITERATIONS = 6  # more are counted
-PARTS = " Stages of the search that see only a part of the data may not have come that far."
+PARTS = " Stages of the search that use only a part of the data may end before the failure."
 
 
 def trust(fit: Fit) -> str:
@@ -53,12 +53,12 @@ def _nearest(cert: Certificate) -> float:
 
 
 def _along(fit: Fit) -> str:
-    """The verdicts of the iterations in a sentence, and the reasons of those that are doubtful."""
+    """The verdicts of the iterations in a sentence, and the reasons for doubts."""
     counts = Counter(verdict for _, verdict in fit.verdicts)
     if not counts:
         return ""
     seen, total = sum(counts.values()), len(fit.history)
-    looked = f"{seen} of {counted(total, 'iteration')} {'was' if seen == 1 else 'were'} looked at"
+    looked = f"{seen} of {counted(total, 'iteration')} {'was' if seen == 1 else 'were'} checked"
     if counts["TRUSTED"] == seen:
         return paragraph(f"Along the search {looked}: every gradient is TRUSTED.")
     each = ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
@@ -66,7 +66,7 @@ def _along(fit: Fit) -> str:
 
 
 def _why(fit: Fit) -> list[str]:
-    """Every reason along the search, and at which iterations it made what of the gradient."""
+    """Every reason along the search, with the iterations and verdicts it led to."""
     places: dict[str, dict[str, list[int]]] = {}
     for k, why in fit.doubts:
         for reason, verdict in why.items():

@@ -1,4 +1,4 @@
-"""When what happened: events as observed, as fitted, and as first guessed."""
+"""A timeline of events: observed, fitted, and at the first guess."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEADING_HEIGHT = 0.95  # of the name above its lanes, in lanes
 
 
 class Kind(NamedTuple):
-    """One kind of event in one experiment. `observed` is None where nobody looked."""
+    """One kind of event in one experiment. `observed` is None if it was not measured."""
 
     name: str
     observed: np.ndarray | None
@@ -47,11 +47,11 @@ class Kind(NamedTuple):
 
     @property
     def seen(self) -> np.ndarray:
-        """The observed times; none where nobody looked."""
+        """The observed times; empty if they were not measured."""
         return np.zeros(0) if self.observed is None else self.observed
 
     def lanes(self) -> list[tuple[str, np.ndarray, str]]:
-        """From top to bottom: what, when, in which colour."""
+        """From top to bottom: label, times and colour."""
         every = [("observed", self.observed, INK), ("fit", self.fitted, FIT),
                  ("first guess", self.guessed, GUESS)]  # fmt: skip
         return [lane for lane in every if lane[1] is not None]
@@ -70,7 +70,7 @@ class Kind(NamedTuple):
 
 
 def kinds_of(experiment: Fitted) -> list[Kind]:
-    """What happened in an experiment, kinds that were observed first."""
+    """The events of an experiment by kind, with observed kinds first."""
     fitted = event_times(solution_of(experiment))
     first = solution_of(experiment, initial=True)
     guessed = event_times(first)
@@ -88,7 +88,7 @@ def kinds_of(experiment: Fitted) -> list[Kind]:
 
 
 def timelines(fit: Fit) -> dict[int, list[Kind]]:
-    """The experiments in which something happened, those with observed events first."""
+    """The experiments with events, those with observed events first."""
     ranked = sorted(range(len(fit.experiments)), key=lambda k: not fit.experiments[k].events)
     found: dict[int, list[Kind]] = {}
     for k in ranked:
@@ -205,8 +205,8 @@ def _differences(axis: Axes, fit: Fit, k: int, kinds: list[Kind]) -> None:
 
 
 def match_words(fit: Fit) -> list[tuple[str, str, int, int, int, float, float]]:
-    """Of every kind that was observed: experiment, kind, how many observed, fitted and paired,
-    how far off (root mean square), and the standard deviation of the noise."""
+    """For every observed kind: experiment, kind, numbers of observed, fitted and paired events,
+    root mean square difference, and the standard deviation of the noise."""
     return [
         (
             e.name, name, len(m.observed), len(m.predicted), len(m.pairs),

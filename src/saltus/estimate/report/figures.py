@@ -1,4 +1,4 @@
-"""The figures of a fit, one function for each, and all of them as pictures with words."""
+"""The figures of a fit, one function for each, and all of them as images with texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DPI = 160
 
 
 class Drawn(NamedTuple):
-    """How a figure is made (None: there is nothing to draw), told, and explained."""
+    """How a figure is drawn (None: there is nothing to draw), described and explained."""
 
     draw: Callable[[Fit], Figure | None]
     describe: Callable[[Fit], str]
@@ -61,8 +61,8 @@ FIGURES = {
         residuals,
         leftover.describe,
         "Prediction minus measurement, in standard deviations of the noise. If the model is right, "
-        "they are scattered without a pattern, 19 of 20 within the dashed lines; the histogram "
-        "follows the black density, and dots on the right stay in the grey band.",
+        "they scatter without a pattern, 19 of 20 within the dashed lines; the histogram follows "
+        "the black density, and the dots on the right stay in the grey band.",
     ),
     "events": Drawn(
         event_timeline,
@@ -99,7 +99,7 @@ def pictures(fit: Fit) -> dict[str, Picture]:
 
 
 def _png(figure: Figure) -> bytes:
-    """The figure as a file; it is closed then."""
+    """The content of the figure's file; closes the figure."""
     content = io.BytesIO()
     with drawing() as plt:
         figure.savefig(content, format="png", dpi=DPI, facecolor="white")

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from ..result import Fit, Fitted
 
 MOST_PANELS = 12
-MOST_BANDS = 3  # experiments that have one: each is one more program to compile
-MOST_NUMBERS = 50  # that are free: with more of them there are no bands
+MOST_BANDS = 3  # experiments with a band: each needs one more program to compile
+MOST_NUMBERS = 50  # free numbers: with more there are no bands
 CURVE_POINTS = 1500
 MOST_PIECES = 150  # of a band
-COMPILE_SECONDS = 30.0  # of the fit: from there on there are no bands
-NARROW_BAND = 1e-6  # relative: nothing is seen of a narrower one
+COMPILE_SECONDS = 30.0  # of the fit: with more there are no bands
+NARROW_BAND = 1e-6  # relative: a narrower band would not be visible
 
 
 class Run(NamedTuple):
@@ -108,7 +108,7 @@ def _arranged(panels: list[tuple[int, str]]) -> tuple[int, int, bool]:
 
 # -- what is drawn --------------------------------------------------------------------------------
 def _runs(fit: Fit, shown: list[int]) -> dict[int, Run]:
-    """Simulations of the experiments that are shown, all at equally many points of their steps."""
+    """Simulations of the experiments shown, all at the same number of points per step."""
     both = {
         k: (solution_of(fit.experiments[k]), solution_of(fit.experiments[k], initial=True))
         for k in shown
@@ -126,7 +126,7 @@ def _runs(fit: Fit, shown: list[int]) -> dict[int, Run]:
 
 
 def _course(sol: Solution | None, fractions: np.ndarray) -> Course | None:
-    """A simulation at points of its steps; None where it has not even two."""
+    """A simulation at points of its steps; None if it has fewer than two."""
     if sol is None:
         return None
     course = sol.course(fractions)
@@ -135,7 +135,7 @@ def _course(sol: Solution | None, fractions: np.ndarray) -> Course | None:
 
 
 def has_bands(fit: Fit) -> bool:
-    """Whether bands are worth their price, and known."""
+    """Whether bands are known and cheap enough."""
     if len(fit.names) > MOST_NUMBERS or fit.compile_seconds > COMPILE_SECONDS:
         return False
     if not (np.isfinite(fit.loss) and np.isfinite(fit.sd).any()):
@@ -144,7 +144,7 @@ def has_bands(fit: Fit) -> bool:
 
 
 def _bands(fit: Fit, k: int, course: Course) -> dict[str, tuple]:
-    """95 % bands just inside of each piece of a course, by output."""
+    """95 % bands just inside each piece of a course, by output."""
     borders = np.flatnonzero(np.diff(course.piece)) + 1
     pieces = np.split(np.arange(len(course.t)), borders)
     ends = [(course.t[rows[0], 0], course.t[rows[-1], -1]) for rows in pieces]
@@ -170,8 +170,8 @@ def _panel(axis: Axes, fit: Fit, k: int, name: str, run: Run, scale: float) -> N
     experiment = fit.experiments[k]
     series = experiment.outputs[name]
     _marked_events(axis, experiment, run.sol)
-    reach: list[Any] = [series.observed]  # what must be seen
-    extra: list[Any] = []  # what is seen as far as there is room
+    reach: list[Any] = [series.observed]  # must be visible
+    extra: list[Any] = []  # visible as far as there is room
     if name in run.bands:
         noise = quantile(0.95, fit._freedom) * float(np.median(series.sd))
         extra += _band(axis, run.bands[name], noise)
@@ -198,7 +198,7 @@ def _panel(axis: Axes, fit: Fit, k: int, name: str, run: Run, scale: float) -> N
 
 
 def _band(axis: Axes, band: tuple, noise: float) -> list[np.ndarray]:
-    """Where the curve is, and where new measurements would be."""
+    """Bands for the curve, and for new measurements."""
     edges = []
     for t, low, middle, high in zip(*band, strict=True):
         wide = np.hypot(high - middle, noise)
@@ -228,7 +228,7 @@ def _marked_events(axis: Axes, experiment: Fitted, sol: Solution | None) -> None
 
 
 def _limit(axis: Axes, reach: list[Any], extra: list[Any]) -> None:
-    """Limits that show data and fit; a wild first guess may not squeeze them."""
+    """Limits that show data and fit, even if the first guess is far away."""
     seen = finite(np.concatenate([np.ravel(v) for v in reach]))
     if not seen.size:
         return
@@ -242,7 +242,7 @@ def _limit(axis: Axes, reach: list[Any], extra: list[Any]) -> None:
 
 
 def _legend(figure: Figure, fit: Fit, runs: dict[int, Run], panels: list[tuple[int, str]]) -> None:
-    """One legend above all panels, of what is there."""
+    """One legend above all panels, for what is drawn."""
     line = need("matplotlib.lines", "plot", "figures of a fit").Line2D
     patch = need("matplotlib.patches", "plot", "figures of a fit").Patch
     handles = [line([], [], ls="", marker="o", color=INK, ms=4, label="data")]

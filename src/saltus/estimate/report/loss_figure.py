@@ -20,7 +20,7 @@ SMALLEST_LOSS = 1e-300  # that has a place on a logarithmic scale
 
 
 class Stage(NamedTuple):
-    """Iterations that had the same loss."""
+    """Consecutive iterations with the same kind of loss."""
 
     name: str
     first: int
@@ -75,7 +75,7 @@ def loss_history(fit: Fit) -> Figure | None:
 
 
 def _doubts(figure: Figure, axis: Axes, fit: Fit) -> None:
-    """Iterations whose gradient is not to be trusted, marked on the axis and named below it."""
+    """Marks iterations whose gradient cannot be trusted on the axis, with a legend below it."""
     for verdict, colour, mark in (("DEGRADED", GUESS, "D"), ("UNTRUSTED", ALARM, "X")):
         rows = [k for k, found in fit.verdicts if found == verdict]
         if rows:
@@ -120,8 +120,8 @@ def caption(fit: Fit) -> str:
     if all(verdict == "TRUSTED" for _, verdict in fit.verdicts):
         return words
     return (
-        f"{words} Marks on the lower axis: iterations whose gradient is not to be trusted; "
-        f"{len(fit.verdicts)} of {len(fit.history)} were looked at, and why is said under Trust."
+        f"{words} Marks on the lower axis: iterations whose gradient cannot be trusted; "
+        f"{len(fit.verdicts)} of {len(fit.history)} were checked, with the reasons under Trust."
     )
 
 

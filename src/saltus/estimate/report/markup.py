@@ -1,4 +1,4 @@
-"""Pieces of HTML. Whatever comes from a user goes through `text`."""
+"""Pieces of HTML. Text that comes from a user is escaped by `text`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def text(value: object) -> str:
-    """Anything as words that mean nothing to a browser."""
+    """A value as escaped text."""
     return html.escape(str(value), quote=True)
 
 
 class Cell(NamedTuple):
-    """A cell of a table: its HTML, and what is shown when the mouse is on it."""
+    """A cell of a table: its HTML, and its tooltip."""
 
     inside: str
     title: str = ""
@@ -29,7 +29,7 @@ class Cell(NamedTuple):
 
 
 def figures(value: SupportsFloat, digits: int = 4, dash: str = "–") -> Cell:
-    """A number, with all its digits as a title."""
+    """A number, with all its digits as a tooltip."""
     value = float(value)
     if not np.isfinite(value):
         return Cell(dash)
@@ -64,23 +64,23 @@ def section(name: str, title: str, *parts: str) -> str:
 
 
 def folded(title: str, *parts: str) -> str:
-    """Something that few people look for, behind its title."""
+    """A section that is collapsed to its title."""
     return f"<details>\n<summary>{text(title)}</summary>\n{''.join(parts)}</details>\n"
 
 
 def paragraph(words: str, kind: str = "") -> str:
-    """Words that are HTML already."""
+    """A paragraph of text that is already HTML."""
     attribute = f' class="{kind}"' if kind else ""
     return f"<p{attribute}>{words}</p>\n"
 
 
 def bullets(items: Iterable[str]) -> str:
-    """A list of words that are HTML already."""
+    """A list of texts that are already HTML."""
     return "<ul>\n" + "".join(f"<li>{item}</li>\n" for item in items) + "</ul>\n"
 
 
 def picture(name: str, shown: Picture, note: str = "") -> str:
-    """A figure inside of the page, with its caption."""
+    """A figure inside the page, with its caption."""
     data = base64.b64encode(shown.png).decode("ascii")
     words = text(f"{shown.caption} {note}".strip())
     return (

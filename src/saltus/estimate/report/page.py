@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything inside, for screens, dark screens and paper."""
+"""The page: one self-contained HTML file, for light and dark screens and for print."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ CONTENTS = {
 
 
 def page(fit: Fit, pictures: Mapping[str, Picture], seconds: float = 0.0) -> str:
-    """The whole report; `seconds` were spent on its pictures."""
+    """The whole report; `seconds` is the time spent on its figures."""
     name = fit._setup.scenario.name
     body = "".join(
         [
@@ -144,7 +144,7 @@ def _top(fit: Fit, name: str, seconds: float) -> str:
 
 
 def _contents(body: str) -> str:
-    """Links to the sections that are there."""
+    """Links to the sections of the page."""
     links = [
         f'<a href="#{name}">{title}</a>\n'
         for name, title in CONTENTS.items()

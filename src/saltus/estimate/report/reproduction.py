@@ -1,4 +1,4 @@
-"""How to do it again: the call, the settings, the versions."""
+"""How to reproduce a fit: the call, the settings, the versions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .markup import Cell, code, folded, paragraph, section, table, text
 if TYPE_CHECKING:
     from ..result import Fit
 
-OWN = ("method", "bounds", "scales", "priors")  # the model's, or written block by block
+OWN = ("method", "bounds", "scales", "priors")  # from the model, or written block by block
 MOST_ENTRIES = 12  # of a list that are written out
-RAW = ("noise", "options")  # settings that are kept as they print
+RAW = ("noise", "options")  # settings that are kept as printed
 
 
 def again(fit: Fit) -> str:
@@ -59,7 +59,7 @@ def _words(value: object) -> str:
 
 
 def call(fit: Fit) -> str:
-    """The call of `saltus.fit` as a program, without what is a default anyway."""
+    """The call of `saltus.fit` as a program, without arguments that are defaults."""
     settings = fit.settings
     defaults = {k: p.default for k, p in inspect.signature(fit_function).parameters.items()}
     arguments = {"free": _free(fit), **_by_block(settings)}
@@ -77,7 +77,7 @@ def call(fit: Fit) -> str:
 
 
 def _free(fit: Fit) -> str:
-    """Names of what was free; of arrays that were free as a whole, only theirs."""
+    """Names of the free numbers; arrays that were free as a whole appear once."""
     names = []
     for block in fit._setup.free.blocks:
         whole = block.picked.size == int(np.prod(block.shape))
@@ -115,6 +115,6 @@ def _number(value: float) -> str:
 
 
 def _literal(name: str, value: object) -> str:
-    """A setting as an argument: what was no word, number or truth value was kept as it prints."""
+    """A setting as an argument; all but strings, numbers and booleans were kept as printed."""
     printed = isinstance(value, str) and (name in RAW or value.startswith("<") or "(" in value)
     return str(value) if printed else repr(value)

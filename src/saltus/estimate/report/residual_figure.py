@@ -1,4 +1,4 @@
-"""What is left over: residuals over time, and whether they look like noise."""
+"""Residuals over time, and whether they look like noise."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 6
 MOST_DOTS = 2000
-NOISE_FLOOR = 0.5  # standard deviations: residuals that are all smaller are no noise
+NOISE_FLOOR = 0.5  # standard deviations: residuals that are all smaller are not noise
 
 
 @dataclasses.dataclass(frozen=True)
 class Leftover:
-    """The residuals of one output, of all experiments, in numbers."""
+    """Statistics of the residuals of one output in all experiments."""
 
     count: int
     noise: float  # standard deviation that was given or estimated
@@ -51,7 +51,7 @@ class Leftover:
 
 
 def leftovers(fit: Fit) -> dict[str, Leftover]:
-    """For every measured output, what a table says of its residuals."""
+    """Statistics of the residuals of every measured output, for a table."""
     return {name: _leftover(fit, name) for name in output_names(fit)}
 
 
@@ -113,7 +113,7 @@ def _every(fit: Fit, name: str) -> np.ndarray:
 
 
 def _over_time(axis: Axes, fit: Fit, name: str) -> None:
-    """Residuals of every experiment, in its colour; 19 of 20 belong between the dashed lines."""
+    """Residuals of each experiment in its colour; 19 of 20 should be between the dashed lines."""
     few = len(fit.experiments) <= len(COLOURS)
     if len(fit.experiments) == 1:
         times = event_times(solution_of(fit.experiments[0]))
@@ -145,13 +145,13 @@ def _over_time(axis: Axes, fit: Fit, name: str) -> None:
 
 
 def _top(fit: Fit, name: str) -> float:
-    """The largest residual that is shown; residuals that are no noise at all fill the panel."""
+    """The limit of the residual axis; residuals that are not noise fill the panel."""
     largest = float(np.max(np.abs(_every(fit, name)), initial=0.0))
     return 1.1 * (largest if 0.0 < largest < NOISE_FLOOR else max(largest, 3.0))
 
 
 def _histogram(axis: Axes, beside: Axes, fit: Fit, name: str) -> None:
-    """How often which residual, beside the density of the noise."""
+    """A histogram of the residuals, with the density of the noise."""
     r = _every(fit, name)
     low, high = beside.get_ylim()
     grid = np.linspace(low, high, 300)
@@ -169,11 +169,11 @@ def _histogram(axis: Axes, beside: Axes, fit: Fit, name: str) -> None:
 
 
 def _against_noise(axis: Axes, fit: Fit, name: str) -> None:
-    """Sorted residuals over the quantiles of the noise, in the band where 95 % of them belong."""
+    """Sorted residuals over the quantiles of the noise, with the band expected for 95 %."""
     r = np.sort(_every(fit, name))
     law, n = noise_law(fit), r.size
     rank = np.arange(1, n + 1)
-    if n > MOST_DOTS:  # enough of them, all of the tails
+    if n > MOST_DOTS:  # a selection that includes the tails
         rank = np.unique(np.concatenate([rank[:100], rank[:: n // MOST_DOTS], rank[-100:]]))
     r = r[rank - 1]
     ideal = law.ppf((rank - 0.5) / n)

@@ -1,4 +1,4 @@
-"""The sections of a report, from what the fit knows."""
+"""The sections of a report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORDS = {
 
 # -- the top --------------------------------------------------------------------------------------
 def verdict(fit: Fit) -> tuple[str, str]:
-    """The result in words, and how good that is: `good`, `fair` or `bad`."""
+    """The result in words, and its rating: `good`, `fair` or `bad`."""
     words = WORDS.get(fit.result, str(fit.result).replace("_", " ").capitalize())
     if fit.result == "failed" or not np.isfinite(fit.loss):
         return words, "bad"
@@ -84,7 +84,7 @@ def _some(names: list[str], what: str) -> str:
 
 
 def answer(fit: Fit) -> str:
-    """What was wanted: the first few numbers with their intervals."""
+    """The main result: the first few numbers with their intervals."""
     rows = []
     for k, name in enumerate(fit.names[:TOP_NUMBERS]):
         estimate, interval, unit, remark = (_estimate(fit, k)[j] for j in (1, 2, 3, 7))
@@ -99,7 +99,7 @@ def answer(fit: Fit) -> str:
 
 
 def tiles(fit: Fit, seconds: float = 0.0) -> str:
-    """The numbers one looks for next; `seconds` were spent on the pictures of the report."""
+    """Further key numbers; `seconds` is the time spent on the figures of the report."""
     known = [v for v in fit.noise.items() if np.isfinite(v[1])]
     shown = [
         ("loss", number(float(fit.loss), 5)),
@@ -197,7 +197,7 @@ def data(fit: Fit, pictures: Mapping[str, Picture]) -> str:
     if not fit_figure.has_bands(fit):
         notes.append("Bands of uncertainty are left out; fit.bands() computes them.")
     elif not np.all(np.isfinite(fit.sd)):
-        notes.append("Bands leave out what the data do not determine.")
+        notes.append("Bands do not include directions that the data do not determine.")
     return section("data", "Data and fit", _shown("data_and_fit", pictures, " ".join(notes)))
 
 
@@ -206,7 +206,7 @@ def left_over(fit: Fit, pictures: Mapping[str, Picture]) -> str:
     found = residual_figure.leftovers(fit)
     if not found:
         return ""
-    head = ["output", "samples", "noise (sd)", "which is", "rms residual", "mean / sd",
+    head = ["output", "samples", "noise (sd)", "origin", "rms residual", "mean / sd",
             "largest / sd", "correlation of neighbours"]  # fmt: skip
     rows = [
         [
@@ -227,7 +227,7 @@ def left_over(fit: Fit, pictures: Mapping[str, Picture]) -> str:
 
 
 def events(fit: Fit, pictures: Mapping[str, Picture]) -> str:
-    """Events: when, and as observed or not."""
+    """Events: when they happened, and whether they were observed."""
     if "events" not in pictures:
         none = "No events happened." if fit._setup.scenario.system.events else "The model has none."
         return section("events", "Events", paragraph(none))

@@ -1,4 +1,4 @@
-"""What the figures of a fit share: a canvas with our look, colours, and what is drawn on it."""
+"""What the figures of a fit share: canvas, colours, labels, simulations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Distribution(Protocol):
-    """A law of noise: its density, and its quantiles."""
+    """A distribution of noise: its density and its quantiles."""
 
     def pdf(self, x: np.ndarray) -> np.ndarray: ...
     def ppf(self, q: Any) -> Any: ...
@@ -41,7 +41,7 @@ LABEL_LENGTH = 26  # characters of a name in a figure
 
 @contextlib.contextmanager
 def drawing() -> Iterator[Any]:
-    """pyplot, with our look as long as this lasts."""
+    """pyplot, with saltus' style inside this context."""
     plt = need("matplotlib.pyplot", "plot", "figures of a fit")
     with plt.rc_context(LOOK):
         yield plt
@@ -49,7 +49,7 @@ def drawing() -> Iterator[Any]:
 
 # -- words ----------------------------------------------------------------------------------------
 def plain(text: str, most: int = LABEL_LENGTH) -> str:
-    """A name as matplotlib shows it: without mathematics, shortened in its middle."""
+    """A name for matplotlib: without mathematics, shortened in its middle."""
     if len(text) > most:
         half = (most - 1) // 2
         text = f"{text[:half]}…{text[-half:]}"
@@ -74,7 +74,7 @@ def listed(words: Iterable[str]) -> str:
 
 # -- simulations ----------------------------------------------------------------------------------
 def solution_of(experiment: Fitted, initial: bool = False) -> Solution | None:
-    """The simulation of an experiment; None where there is none."""
+    """The simulation of an experiment; None if there is none."""
     try:
         return experiment.initial if initial else experiment.solution
     except (SolveError, ValueError):
@@ -82,12 +82,12 @@ def solution_of(experiment: Fitted, initial: bool = False) -> Solution | None:
 
 
 def stopped_early(sol: Solution | None) -> bool:
-    """Whether a simulation failed on its way."""
+    """Whether a simulation failed before its end."""
     return sol is not None and int(sol.result) > int(Result.terminated)
 
 
 def event_times(sol: Solution | None) -> dict[str, np.ndarray]:
-    """When what happened in a simulation: times by kind, only of kinds that happened."""
+    """The times of the events of a simulation, by kind; only kinds that happened."""
     if sol is None or not sol.names:
         return {}
     log = sol.events
@@ -107,13 +107,13 @@ def event_colour(sol: Solution | None, name: str) -> str:
 
 # -- numbers --------------------------------------------------------------------------------------
 def finite(values: Numbers) -> np.ndarray:
-    """The finite ones of some numbers."""
+    """The finite values."""
     values = np.asarray(values, dtype=float).reshape(-1)
     return values[np.isfinite(values)]
 
 
 def rms(values: Numbers) -> float:
-    """Root mean square of the finite ones; NaN of none."""
+    """Root mean square of the finite values; NaN if there are none."""
     values = finite(values)
     return float(np.sqrt(np.mean(values**2))) if values.size else float("nan")
 
@@ -129,6 +129,6 @@ def noise_law(fit: Fit) -> Distribution:
 
 
 def worst(scores: dict[Any, float], most: int) -> list[Any]:
-    """At most so many keys: those of the largest scores, in their own order."""
+    """At most `most` keys: those with the largest scores, in their original order."""
     rank = sorted(scores, key=lambda k: -np.nan_to_num(scores[k], nan=np.inf))[:most]
     return [k for k in scores if k in set(rank)]

@@ -1,4 +1,4 @@
-"""How sure: intervals of the estimates, their correlations, and the weak directions."""
+"""Uncertainty: intervals of the estimates, their correlations, and weak directions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOWN_DECADES = 6
 def parameter_intervals(fit: Fit) -> Figure | None:
     """Estimates with their 95 % intervals and first guesses, relative to the estimates.
 
-    None where no number has an interval."""
+    None if no number has an interval."""
     n = min(len(fit.names), MOST_NUMBERS)
     size = relative_to(fit)[:n]
     at = lambda v: 100.0 * (np.asarray(v)[:n] - fit.values[:n]) / size
@@ -83,7 +83,7 @@ def relative_to(fit: Fit) -> np.ndarray:
 
 
 def _scaled(axis: Axes, half: np.ndarray, first: np.ndarray) -> float:
-    """Choose the scale: linear, or logarithmic both ways where widths differ much."""
+    """Choose the scale: linear, or logarithmic in both directions if widths differ much."""
     far = np.abs(first[np.isfinite(first)])
     widths = half[half > 0]
     edge = 1.15 * max([*half, *far, 1e-12])
@@ -192,7 +192,7 @@ def _heat(axis: Axes, values: np.ndarray, written: bool) -> AxesImage:
 
 
 def _named(axis: Axes, names: list[str], square: bool) -> None:
-    """Names of the numbers; of many, the names of the arrays they belong to."""
+    """Names of the numbers; if there are many, the names of their arrays."""
     if len(names) <= MOST_NUMBERS:
         size = 9 if len(names) <= 20 else 7
         words = [plain(name, 22) for name in names]
@@ -235,7 +235,7 @@ def _spectrum(axis: Axes, sd: np.ndarray) -> None:
     axis.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
     axis.axhline(100 * WEAK_DEVIATION, color=QUIET, lw=0.9, ls=(0, (4, 3)))
     axis.set_title("Standard deviation [%]")
-    under = bool(weak.any() or not known.all())  # where there are no dots
+    under = bool(weak.any() or not known.all())  # below the dots
     axis.annotate(
         "weak above", (0.0, 100 * WEAK_DEVIATION), xycoords=axis.get_yaxis_transform(),
         fontsize=8.5, xytext=(4, -3 if under else 3), textcoords="offset points", color=QUIET,
@@ -247,7 +247,7 @@ def _spectrum(axis: Axes, sd: np.ndarray) -> None:
 
 
 def strongest(fit: Fit, most: int = 5, least: float = 0.9) -> list[tuple[str, str, float]]:
-    """Pairs of numbers that are correlated most."""
+    """The most strongly correlated pairs of numbers."""
     c = np.nan_to_num(np.triu(correlations(fit), 1))
     order = np.argsort(-np.abs(c), axis=None)[:most]
     pairs = [np.unravel_index(k, c.shape) for k in order]
