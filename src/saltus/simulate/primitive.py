@@ -89,8 +89,9 @@ def _shapes(run: Run, avals: tuple[tuple[tuple[int, ...], np.dtype], ...]) -> Ou
 
 
 def _shapes_of(run: Run, args: Sequence[Array | Aval]) -> Outcome:
-    """The shapes of an outcome; JAX may pass known numbers as floats, which have no shape."""
-    return _shapes(run, tuple((getattr(v, "shape", ()), v.dtype) for v in args))
+    """The shapes for these arguments, among which JAX may leave numbers of Python."""
+    avals = [v if hasattr(v, "shape") else jax.typeof(v) for v in args]
+    return _shapes(run, tuple((v.shape, v.dtype) for v in avals))
 
 
 # -- outside of `jit`: the tape grows -------------------------------------------------------------
