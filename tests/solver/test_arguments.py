@@ -111,7 +111,7 @@ def test_an_end_that_is_no_number_is_refused(t1):
         ({"rtol": None}, "rtol is None.*one number"),
         ({"max_step": np.ones(2)}, "max_step is .*expected a number"),
         ({"rtol": 1e-20}, "rtol is 1e-20, finer than float64.*rtol=0"),
-        ({"rtol": 2.0}, "rtol is 2.0, so that no digit"),
+        ({"rtol": 2.0}, "rtol is 2.0, with which no digit"),
         ({"max_step": 0.0}, "max_step is 0.0.*above 0"),
         ({"max_step": -1.0}, "max_step is -1.0"),
         ({"max_step": np.nan}, "max_step is nan"),
