@@ -343,7 +343,7 @@ def test_along_a_motion_matrices_are_stacked_and_jumps_are_saltation_matrices():
     exact = [[-0.8, 0.0], [1.8 * 9.81 / speed, -0.8]]
     np.testing.assert_allclose(found.jumps.matrix, [exact], atol=1e-12)
     assert found.jumps.names == ("bounce",) and abs(found.jumps.t[0] - speed / 9.81) < 1e-12
-    with pytest.raises(ValueError, match="no ts. Write"):
+    with pytest.raises(ValueError, match="no ts"):
         linearise(BALL, sol, p)
     with pytest.raises(ValueError, match="varies along a motion"):
         _ = found.eigenvalues

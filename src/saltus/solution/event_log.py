@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.foreign_names import LOG, missing
+from ..base.host_programs import rarely
 from ..base.tracing import is_tracer
 from ..base.types import Array, Scalar, Units, Whole
 from ..base.unreached_values import hide
@@ -95,7 +96,7 @@ class EventLog(eqx.Module):
         return events_to_xarray(self)
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(rarely, static_argnums=(2,))
 def _only(log: EventLog, wanted: Array, size: int) -> EventLog:
     if jnp.ndim(wanted) > 1:
         return jax.vmap(lambda g, m: _only(g, m, size))(log, wanted)

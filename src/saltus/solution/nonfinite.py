@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.host_programs import rarely
 from ..base.leaves import Leaves, select, spelled
 from ..base.names import entry_name, expression
 from ..base.types import Array, HostArray, Scalar
@@ -157,7 +158,7 @@ def on_the_line(model: Model, at: At, par: Par, lengths: Array, look: Callable[[
     return jax.vmap(one)(lengths)
 
 
-@functools.partial(jax.jit, static_argnames=("model",))
+@functools.partial(rarely, static_argnums=(0,))
 def _tried(model: Model, at: At, par: Par, lengths: Array) -> list:
     """What every function returns at the given lengths ahead on a straight line."""
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.host_programs import rarely
 from ..base.tracing import is_traced
 from ..base.types import Array, Leaves, Vector
 from ..base.user_code import line_of_equation
@@ -114,7 +115,7 @@ def _closed_in(
     return 0.5 * (low + high), float(before), float(after)
 
 
-@functools.partial(jax.jit, static_argnames=("model",))
+@functools.partial(rarely, static_argnums=(0,))
 def _along(model: Model, at: At, par: Par, offsets: Array) -> Leaves:
     """The guards along a straight line through a state, before and after it."""
 

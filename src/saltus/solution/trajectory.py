@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.host_programs import rarely
 from ..base.types import Array, HostArray, Numbers, Scalar, Tree, Whole
 from ..model.algebraic_states import determined
 from ..simulate.record import Spec
@@ -60,7 +61,7 @@ def _ends(times: Array, values: Tree, modes: Array | None) -> tuple:
     return pairs(times), jax.tree.map(pairs, values), modes
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "whole"))
+@functools.partial(rarely, static_argnums=(0, 2))
 def _nodes(spec: Spec, tape: Tape, whole: bool) -> tuple:
     """Times, outputs and modes where steps start, and at the end."""
     model, par = spec.model, tape.par()
@@ -75,7 +76,7 @@ def _nodes(spec: Spec, tape: Tape, whole: bool) -> tuple:
     return jax.vmap(node)(jnp.minimum(jnp.arange(tape.tau.shape[0]), tape.n))
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "whole"))
+@functools.partial(rarely, static_argnums=(0, 3))
 def _along(spec: Spec, tape: Tape, fractions: Array, whole: bool) -> tuple:
     model, par = spec.model, tape.par()
 

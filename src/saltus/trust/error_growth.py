@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..base.leaves import Leaves, frozen
 from ..base.types import Array, HostArray, Number, Scalar, Vector, Whole
@@ -77,28 +78,23 @@ def _scales(sol: Solution, w: Leaves) -> list:
 def _directions(sol: Solution) -> tuple[Leaves, Leaves, Leaves]:
     """Three columns of (dp, dtau, dw): two change the state only, one changes everything."""
     model, s0 = sol.spec.model, first_state(sol.tape)
-    keys = jax.random.split(jax.random.key(0), 4)
     sizes = _scales(sol, s0[1 : 1 + model.nx])
 
-    def column(key: Array, with_p: bool) -> tuple[Leaves, Leaves]:
-        p = parameters(sol)
-        own = jax.random.split(key, model.nx + len(p))
-        dw = [
-            s * jax.random.normal(k, v.shape) for s, k, v in zip(sizes, own, s0[1:], strict=False)
-        ]
+    def column(seed: int, with_p: bool) -> tuple[Leaves, Leaves]:
+        normal = np.random.default_rng(seed).normal
+        dw = [s * normal(size=v.shape) for s, v in zip(sizes, s0[1:], strict=False)]
         rest = [
-            with_p * jnp.where(jnp.isfinite(v), v, 0.0) * jax.random.normal(key, v.shape)
+            with_p * jnp.where(jnp.isfinite(v), v, 0.0) * normal(size=v.shape)
             for v in s0[1 + model.nx :]
         ]
         dp = [
-            with_p * jax.random.normal(k, v.shape) * (jnp.abs(v) + 1e-3 * (v == 0))
-            for k, v in zip(own[model.nx :], p, strict=True)
+            with_p * normal(size=v.shape) * (jnp.abs(v) + 1e-3 * (v == 0)) for v in parameters(sol)
         ]
         if sum(v[0].size for v in sol.tape.z) <= MOST_ALGEBRAIC_NUMBERS:
             dw = _consistent(sol, dw, dp)
         return tuple(dp), (jnp.zeros_like(s0[0]), *dw, *rest)
 
-    return column(keys[0], False), column(keys[1], False), column(keys[2], True)
+    return column(0, False), column(1, False), column(2, True)
 
 
 def _consistent(sol: Solution, dw: list, dp: list) -> list:
@@ -132,10 +128,9 @@ def growth(sol: Solution) -> Growth:
     size = jnp.sqrt(total / count)
     ratio = jnp.max(size / jnp.maximum(size[:, :1], 1e-300), axis=0)
     sizes = [*sizes_at_end(sol), *[jnp.ones(())] * len(ends)]
-    keys = jax.random.split(jax.random.key(7), len(ends))
+    normal = np.random.default_rng(7).normal
     seeds = [
-        jax.random.normal(k, v.shape[1:]) / s
-        for k, v, s in zip(keys, ends, [jnp.ones(()), *sizes], strict=False)
+        normal(size=v.shape[1:]) / s for v, s in zip(ends, [jnp.ones(()), *sizes], strict=False)
     ]
     moves = jnp.any(rows[0] != 0, axis=0)
     values = frozen([sol.tape.end.tau, *sol.tape.end.w])

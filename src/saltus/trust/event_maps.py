@@ -11,6 +11,7 @@ import numpy as np
 
 from ..analysis.local_state import vector
 from ..analysis.saltation import saltation
+from ..base.host_programs import rarely
 from ..base.tracing import is_tracer
 from ..base.types import Array, Matrix, Scalar, Vector, Whole
 from ..model.jumps import reset
@@ -44,7 +45,7 @@ def jumped(sol: Solution, rows: Array, rooted: Array, valid: Array) -> Jumped:
     return Jumped(norm, change)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
+@functools.partial(rarely, static_argnums=(1, 2))
 def _norms(sol: Solution, place: int, rooted: bool, rows: Array) -> tuple[Vector, Vector]:
     model, tape = sol.spec.model, sol.tape
     action = model.actions[place]

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from ..base.host_programs import rarely
 from ..base.leaves import Leaves
 from ..base.tracing import is_tracer
 from ..base.types import Array, Flag, Scalar, Tree, Vector, Whole
@@ -129,7 +130,7 @@ class _Found(NamedTuple):
     jump: Array
 
 
-@functools.partial(jax.jit, static_argnames=("model",))
+@functools.partial(rarely, static_argnums=(0,))
 def _count(model: Model, tape: Tape) -> Whole:
     curves = Curves.of(model, tape)
     has = _changes(curves)
@@ -140,7 +141,7 @@ def _count(model: Model, tape: Tape) -> Whole:
     return jnp.sum(jnp.where(every, seen + more, seen)).astype(jnp.int32)
 
 
-@functools.partial(jax.jit, static_argnames=("model",))
+@functools.partial(rarely, static_argnums=(0,))
 def _found(model: Model, tape: Tape) -> _Found:
     curves = Curves.of(model, tape)
     blank = _Found(*map(jnp.asarray, (False, 0, 0.0, 0.0)))

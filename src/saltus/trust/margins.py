@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..base.host_programs import rarely
 from ..base.leaves import Leaves, frozen
 from ..base.types import Array, Flag, Scalar, Vector
 from ..model.algebraic_states import attached
@@ -277,7 +278,7 @@ class Measured(NamedTuple):
     chance: Flag | bool = False  # a reset lands on a guard by chance (landings.py)
 
 
-@jax.jit
+@rarely
 def measure(sol: Solution) -> Measured:
     """Guards, events and margins of a solution, differentiable."""
     seen, rows = watch(sol), fired(sol)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
-
+from ..base.host_programs import rarely
 from ..base.leaves import Leaves
 from ..solution.solution import Solution
 from .error_growth import first_state, remade
 from .margins import Margins, measure
 
 
-@jax.jit
+@rarely
 def margins_of(sol: Solution, p: Leaves) -> Margins:
     """The margins as a function of p, with a fixed start."""
     tape = sol.tape

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.host_programs import rarely
 from ..base.names import entry_name
 from ..base.results import Result
 from ..base.tracing import is_traced
@@ -184,7 +185,7 @@ def _names(sol: Solution) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(a.name for a in model.actions), tuple(labels)
 
 
-@jax.jit
+@rarely
 def _measured(sol: Solution) -> tuple[Measured, Growth, Algebra]:
     found, grown = measure(sol), growth(sol)
     chance = landings(sol, found.seen, found.rows, grown.tangents)
@@ -199,7 +200,7 @@ def _size(sol: Solution, found: Measured, traced: bool) -> int:
     return 1 << (count - 1).bit_length()
 
 
-@functools.partial(jax.jit, static_argnums=3)
+@functools.partial(rarely, static_argnums=(3,))
 def _events(
     sol: Solution, found: Measured, grown: Growth, size: int
 ) -> tuple[EventTrust, Array, GuardTrust]:
@@ -263,7 +264,7 @@ def _level(bad: Flag, worse: Flag) -> Whole:
     return jnp.where(worse, UNTRUSTED, jnp.where(bad, DEGRADED, TRUSTED)).astype(jnp.int32)
 
 
-@jax.jit
+@rarely
 def _levels(
     sol: Solution, found: Measured, grown: Growth, equations: Algebra, events: EventTrust,
     rows: Array, change: Vector, order: Whole, kinks: tuple[Flag, Scalar],
