@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.host_programs import rarely
 from ..base.leaves import Leaves, select
 from ..base.types import Array, Flag, Scalar, Tree, Whole
 from ..base.unreached_values import hide, only
@@ -144,14 +145,19 @@ class Tape(eqx.Module):
 
     def events(self, model: Model) -> list[EventRow]:
         """All resets in order; needs known numbers."""
-        rows = np.flatnonzero(self.reset_rows())
-        columns = (self.action_indices(), self.members(), self.rooted_rows())
+        resets, *columns = _event_columns(self)
+        rows = np.flatnonzero(resets)
         index, member, rooted = (np.asarray(v)[rows].tolist() for v in columns)
         actions = [model.actions[k] for k in index]
         return [
             EventRow(*row)
             for row in zip(rows.tolist(), index, actions, member, rooted, strict=True)
         ]
+
+
+@rarely
+def _event_columns(tape: Tape) -> tuple[Array, Array, Array, Array]:
+    return tape.reset_rows(), tape.action_indices(), tape.members(), tape.rooted_rows()
 
 
 def instant(model: Model, at: At, par: Par, member: Whole | None = None) -> Instant:

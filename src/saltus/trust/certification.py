@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.host_programs import rarely
 from ..base.losses import of_numbers, scalar, uncompiled, unless_nan
 from ..base.pickling import LeftBehind, Portable
 from ..base.tracing import is_traced
@@ -154,19 +155,32 @@ def certify(
     gradient = unless_nan(value, gradient)
     certificates = tuple(certificate(s) for s in sols)
     dot = _dot(plain, p, gradient)
-    finite = jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(gradient)]).all()
-    levels: list[Any] = [jnp.max(c.level) for c in certificates]
-    levels.append(jnp.where(finite & (dot <= DOT_DIFFERENCE), 0, 2))
     seen = _around(plain, p, value, gradient, certificates)
-    levels.append(seen.level)
+    levels: list[Any] = [*(c.level for c in certificates), _sound(gradient, dot), seen.level]
     check = None
     if differences:
         check = checked(plain, p, gradient)
         levels.append(2 if check.disagree else 0 if check.valid else 1)
-    level = jnp.max(jnp.stack([jnp.asarray(v, jnp.int32) for v in levels]))
     return LossCertificate(
-        value, gradient, level, certificates, dot, check, seen.sides, p, plain, seen.bends
+        value, gradient, _worst(levels), certificates, dot, check, seen.sides, p, plain, seen.bends
     )
+
+
+@rarely
+def _sound(gradient: Tree, dot: Scalar) -> Whole:
+    """The level of a gradient by itself: whether it is finite, and the same forward."""
+    finite = jnp.stack([jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(gradient)]).all()
+    return jnp.where(finite & (dot <= DOT_DIFFERENCE), 0, 2)
+
+
+@rarely
+def _worst(levels: list) -> Whole:
+    return jnp.max(jnp.stack([jnp.max(jnp.asarray(v, jnp.int32)) for v in levels]))
+
+
+@rarely
+def _loosest(tolerances: list) -> Scalar:
+    return jnp.max(jnp.stack([jnp.max(v) for v in tolerances]))
 
 
 def _around(
@@ -177,7 +191,7 @@ def _around(
     numbers = [value, *jax.tree.leaves(gradient)]
     if not traced and not all(np.all(np.isfinite(v)) for v in numbers):
         return Around(2, None, ())
-    rtol = jnp.max(jnp.stack([jnp.max(c.solution.tolerance[0]) for c in certificates]))
+    rtol = _loosest([c.solution.tolerance[0] for c in certificates])
     return around(loss, p, value, gradient, rtol, traced)
 
 
@@ -202,13 +216,21 @@ def _watched(loss: Callable, p: Params) -> tuple[Scalar, tuple[Solution, ...]]:
 def _dot(loss: Callable, p: Params, gradient: Tree) -> Scalar:
     """The relative difference of a directional derivative, forward and from the gradient."""
     leaves, treedef = jax.tree.flatten(p)
-    keys = jax.random.split(jax.random.key(3), max(len(leaves), 1))
-    steps = [
-        jax.random.normal(k, jnp.shape(v)) * (jnp.abs(v) + 1e-3 * (v == 0))
-        for k, v in zip(keys, leaves, strict=False)
-    ]
+    normal = np.random.default_rng(3).normal
+    steps = _sized([normal(size=jnp.shape(v)) for v in leaves], leaves)
     forward = jax.jvp(lambda q: loss(q), (p,), (jax.tree.unflatten(treedef, steps),))[1]
-    terms = [g * v for g, v in zip(jax.tree.leaves(gradient), steps, strict=True)]
+    return _mismatch(forward, jax.tree.leaves(gradient), steps)
+
+
+@rarely
+def _sized(directions: list, leaves: list) -> list:
+    """Changes of the size of what they change."""
+    return [d * (jnp.abs(v) + 1e-3 * (v == 0)) for d, v in zip(directions, leaves, strict=True)]
+
+
+@rarely
+def _mismatch(forward: Scalar, gradient: list, steps: list) -> Scalar:
+    terms = [g * v for g, v in zip(gradient, steps, strict=True)]
     return dot_mismatch([forward], terms, sum(jnp.sum(jnp.abs(v)) for v in terms))
 
 

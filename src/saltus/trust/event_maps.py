@@ -17,6 +17,7 @@ from ..base.types import Array, Matrix, Scalar, Vector, Whole
 from ..model.jumps import reset
 from ..model.model import Action
 from ..solution.solution import Solution
+from ..solution.tape import Tape
 
 
 class Jumped(NamedTuple):
@@ -29,20 +30,32 @@ class Jumped(NamedTuple):
 def jumped(sol: Solution, rows: Array, rooted: Array, valid: Array) -> Jumped:
     """The saltation matrices of the events in these rows (M69), by their norms."""
     model = sol.spec.model
-    action = sol.tape.action_index(rows)
+    action = _actions(sol.tape, rows)
     norm, change = jnp.ones(rows.shape), jnp.zeros(rows.shape)
+    known = (lambda v: v) if is_tracer(action) else np.asarray
+    actions, roots, used = known(action), known(rooted), known(valid)
     for place, own in enumerate(model.actions):
         if own.kind == "stop":
             continue
         for root in (True, False):
             if root and own.kind == "zeno":
                 continue
-            mine = valid & (action == place) & (rooted == root)
+            mine = used & (actions == place) & (roots == root)
             if not is_tracer(mine) and not np.any(np.asarray(mine)):
                 continue
             a, b = _norms(sol, place, root, rows)
-            norm, change = jnp.where(mine, a, norm), jnp.where(mine, b, change)
+            norm, change = _chosen(mine, (a, b), (norm, change))
     return Jumped(norm, change)
+
+
+@rarely
+def _actions(tape: Tape, rows: Array) -> Array:
+    return tape.action_index(rows)
+
+
+@rarely
+def _chosen(which: Array, new: tuple, old: tuple) -> tuple:
+    return jax.tree.map(lambda a, b: jnp.where(which, a, b), new, old)
 
 
 @functools.partial(rarely, static_argnums=(1, 2))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from ..base.host_programs import rarely
 from ..base.names import number_names
 from ..base.types import Matrix, Params, Scalar, Tree, Vector, Whole
 from .differences import STEPS, OneSided, one_sided
@@ -84,15 +85,21 @@ def around(
     slope = ravel_pytree(gradient)[0]
     rates = jnp.asarray(rtol)
     point = _Point(loss, flat, back, jnp.asarray(value, flat.dtype), slope, rates)
-    sizes = _sizes(p)
     patterns, names = _patterns(flat.size, number_names(p, "p"))
-    down = -slope * sizes
-    largest = jnp.max(jnp.abs(down), initial=0.0)
-    down = jnp.where(largest > 0, down / jnp.where(largest > 0, largest, 1.0), 1.0)
-    directions = jnp.concatenate([down[None], jnp.asarray(patterns)]) * sizes
+    directions = _directions(p, slope, patterns)
     if traced:
         return Around(_all_smooth(point, directions), None, ())
     return _looked(point, np.asarray(directions), ["the gradient", *names])
+
+
+@rarely
+def _directions(p: Params, slope: Vector, patterns: Matrix) -> Matrix:
+    """Down the gradient, and the patterns, in the sizes of the parameters."""
+    sizes = _sizes(p)
+    down = -slope * sizes
+    largest = jnp.max(jnp.abs(down), initial=0.0)
+    down = jnp.where(largest > 0, down / jnp.where(largest > 0, largest, 1.0), 1.0)
+    return jnp.concatenate([down[None], jnp.asarray(patterns)]) * sizes
 
 
 def _sizes(p: Params) -> Vector:
@@ -119,17 +126,18 @@ def _patterns(n: int, names: list[str]) -> tuple[np.ndarray, list[str]]:
     return np.concatenate([single, wide]), [*labels, *[RANDOM_NAME] * several]
 
 
-def _limits(point: _Point, slopes: Vector | np.ndarray) -> tuple[Vector, Scalar]:
+@rarely
+def _limits(value: Scalar, rtol: Scalar, slopes: Vector) -> tuple[Vector, Scalar]:
     """How much slopes and values may differ because of errors of the solution."""
-    most = jnp.maximum(jnp.abs(point.value), jnp.max(jnp.abs(slopes), initial=0.0))
+    most = jnp.maximum(jnp.abs(value), jnp.max(jnp.abs(slopes), initial=0.0))
     size = jnp.maximum(jnp.abs(slopes), SMALLEST_SLOPE * most)
-    return jnp.maximum(1e-5, 1e3 * point.rtol) * size, 1e3 * point.rtol * most
+    return jnp.maximum(1e-5, 1e3 * rtol) * size, 1e3 * rtol * most
 
 
 # -- with numbers: two points for each direction, more if they differ ------------------------------
 def _looked(point: _Point, directions: np.ndarray, names: list[str]) -> Around:
-    slopes = np.asarray(point.slopes(directions), float)
-    bent, jumped = (np.asarray(v) for v in _limits(point, slopes))
+    slopes = np.asarray(directions @ np.asarray(point.gradient), float)
+    bent, jumped = (np.asarray(v) for v in _limits(point.value, point.rtol, slopes))
     value, bends, first = float(point.value), [], None
     for k, direction in enumerate(directions):
         looks = [_tried(point, direction, s * STEPS[0]) for s in (-1.0, 1.0)]
@@ -188,7 +196,7 @@ def _confirmed(
 # -- inside `jit`: one program for all points ------------------------------------------------------
 def _all_smooth(point: _Point, directions: Matrix) -> Whole:
     slopes = point.slopes(directions)
-    bent, jumped = _limits(point, slopes)
+    bent, jumped = _limits(point.value, point.rtol, slopes)
     lengths = STEPS[0] * jnp.asarray([-2.0, -1.0, 1.0, 2.0])
 
     def along(direction: Vector) -> tuple[Vector, Vector]:

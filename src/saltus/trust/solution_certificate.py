@@ -158,14 +158,23 @@ def certificate(sol: Solution) -> Certificate:
         sol, found, grown, equations, events, rows, jumps.change, order, (bent, jump)
     )
     if not traced:
-        events = jax.tree.map(lambda v: v[: int(jnp.sum(events.valid))], events)
+        count = int(np.sum(np.asarray(events.valid)))
+        events = jax.tree.map(lambda v: jnp.asarray(np.asarray(v)[:count]), events)
     names, labels = _names(sol)
+    level, between, to_save, to_end = _summary(found, levels)
     return Certificate(
-        sol.result, jnp.max(levels), levels, events, guards, found.margins,
-        jnp.min(found.margins.order, initial=INF), jnp.min(jnp.abs(found.saves)),
-        found.margins.end[0], most, EPS * most, equations.condition, equations.drift, grown.dot,
-        grown.shift, sol, kinks, names, labels,
+        sol.result, level, levels, events, guards, found.margins, between, to_save, to_end,
+        most, EPS * most, equations.condition, equations.drift, grown.dot, grown.shift, sol,
+        kinks, names, labels,
     )  # fmt: skip
+
+
+@rarely
+def _summary(found: Measured, levels: Array) -> tuple[Whole, Scalar, Scalar, Scalar]:
+    """The level, and the shortest times between events, to a save time, and to the end."""
+    margins = found.margins
+    between, to_save = jnp.min(margins.order, initial=INF), jnp.min(jnp.abs(found.saves))
+    return jnp.max(levels), between, to_save, margins.end[0]
 
 
 def _kinks(sol: Solution, kinks: tuple[Kink, ...], traced: bool) -> tuple[Flag, Scalar]:
@@ -319,6 +328,7 @@ def _levels(
     return jnp.stack(levels), most
 
 
+@rarely
 def _late(sol: Solution, events: EventTrust) -> Vector:
     """A generous estimate of how uncertain the time of each event is."""
     span = jnp.abs(sol.tape.t1 - sol.tape.t0)
