@@ -5,9 +5,12 @@ import importlib
 import inspect
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import saltus
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "saltus"
@@ -156,6 +159,32 @@ def test_every_package_says_what_it_is_for():
 def test_the_house_has_few_doors():
     entries = [path for path in SOURCE.iterdir() if path.name != "__pycache__"]
     assert len(entries) <= 20 and len(PACKAGES) <= 18 and len(LAZY) <= 1
+
+
+def test_importing_saltus_imports_nothing_before_it_is_used():
+    code = "import sys, saltus; print([m for m in sys.modules if m.startswith('saltus.')])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    allowed = {"saltus.base", "saltus.base.program_cache", "saltus.base.jax_names"}
+    assert set(ast.literal_eval(found.stdout)) == allowed
+
+
+def test_type_checkers_and_programs_find_public_names_in_the_same_places():
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and not node.orelse][:1]
+    told = {
+        alias.asname or alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    packages = {name for name, module in told.items() if module in (None, "solution", "system")}
+    assert {name: told[name] for name in told if name not in packages} == saltus._HOME
+    assert set(saltus.__all__) <= {*saltus._HOME, *packages}
+    for name in [*saltus.__all__, *saltus._PACKAGES]:
+        assert getattr(saltus, name) is not None
+    for name, home in saltus._ALIASES.items():
+        module = importlib.import_module(f"saltus.{home}")
+        assert importlib.import_module(f"saltus.{name}") is getattr(saltus, name) is module
 
 
 def repository_files():

@@ -44,6 +44,8 @@ def names_in(path):
                 found.update({n.id: {} for n in parts if isinstance(n, ast.Name)})
             elif isinstance(child, ast.ImportFrom) and path.name == "__init__.py":
                 found.update({alias.asname or alias.name: {} for alias in child.names})
+            elif isinstance(child, ast.If):
+                found.update(inside(child))
         return found
 
     return inside(ast.parse(path.read_text()))

@@ -203,3 +203,15 @@ def test_a_gradient_by_a_python_number_shares_the_programs_of_arrays(compilation
     gradient = jax.grad(lambda h0: height({"g": 9.81}, system=ball, h0=h0))
     compilations.during(lambda: gradient(jnp.asarray(1.0, jnp.float64)))
     assert compilations.during(lambda: gradient(1.0)) <= 2  # the conversion of the number
+
+
+def test_reading_events_of_another_number_compiles_nothing(compilations):
+    def bounces(g):
+        ball = solve(BALL, Instant(t=0.0, x={"h": 1.0, "v": 0.0}), {"g": g}, 2.0)
+        return len(ball.events), ball.events.t
+
+    few, _ = bounces(9.0)
+    assert compilations.during(lambda: bounces(25.0)) == 0
+    more, t = bounces(25.0)
+    assert more > few == 3 and t.shape == (more,)
+    assert np.allclose(t[0], np.sqrt(2 / 25.0))

@@ -31,6 +31,7 @@ HOMES: dict[str, list[tuple[str, str]]] = {
     ],
     "user_context": [("jax._src.source_info_util", "user_context")],
     "make_user_context": [("jax", "make_user_context")],
+    "program_cache": [("jax._src", "compilation_cache")],
 }
 
 
@@ -107,6 +108,30 @@ class _Setting:
 
 
 context_setting: Callable[[Any], Any] = found("make_user_context") or _Setting
+
+
+def install_cache(cache: Any, folder: str) -> bool:
+    """Let JAX keep compiled programs in `cache`, an object with `get(key)` and `put(key, value)`.
+
+    JAX asks it as long as its setting `jax_compilation_cache_dir` is `folder`. Without the names
+    that this needs, programs are not kept."""
+    module = found("program_cache")
+    names = ("_cache", "_cache_initialized", "_cache_initialized_mutex")
+    if not all(hasattr(module, name) for name in names) or module._cache is not None:
+        return False
+    with module._cache_initialized_mutex:
+        module._cache, module._cache_initialized = cache, True
+    jax.config.update("jax_compilation_cache_dir", folder)
+    if jax.config.jax_persistent_cache_min_compile_time_secs == 1.0:  # pyright: ignore[reportAttributeAccessIssue]
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    return True
+
+
+def remove_cache() -> None:
+    """Let JAX make a cache from its settings when it needs one again."""
+    module = found("program_cache")
+    with module._cache_initialized_mutex:
+        module._cache, module._cache_initialized = None, False
 
 
 def bind_again(eqn: JaxprEqn, values: Iterable[Any]) -> Any:

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval as pe
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from ..base.leaves import Leaves, Shape
 from ..base.types import Array, Function, Jaxpr, Params
@@ -197,6 +195,9 @@ def _structure(
         if not len(empty):
             return
     else:
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import maximum_bipartite_matching
+
         match = maximum_bipartite_matching(csr_matrix(pattern), perm_type="column")
         if (match >= 0).all():
             return

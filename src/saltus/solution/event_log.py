@@ -14,7 +14,7 @@ import numpy as np
 from ..base.foreign_names import LOG, missing
 from ..base.host_programs import rarely
 from ..base.tracing import is_tracer
-from ..base.types import Array, Scalar, Units, Whole
+from ..base.types import Array, Scalar, Tree, Units, Whole
 from ..base.unreached_values import hide
 from ..system.hybrid import Instant
 from .description import describe_events
@@ -94,6 +94,12 @@ class EventLog(eqx.Module):
         from .frames import events_to_xarray
 
         return events_to_xarray(self)
+
+
+@functools.partial(rarely, static_argnums=(1, 2))
+def first_entries(entries: Tree, size: int, axis: int) -> Tree:
+    """The first `size` entries of arrays along an axis."""
+    return jax.tree.map(lambda v: jax.lax.slice_in_dim(v, 0, size, axis=axis), entries)
 
 
 @functools.partial(rarely, static_argnums=(2,))

@@ -20,7 +20,7 @@ from ..base.types import Array, Leaves, Numbers, Scalar, Tree, Units, Whole
 from ..simulate.record import Pace, Spec
 from ..system.hybrid import Instant
 from .description import describe, describe_stats, mode_name
-from .event_log import EventLog
+from .event_log import EventLog, first_entries
 from .extrema import Extremes
 from .failure import explain, state_values, state_words
 from .step_failure import slowed
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from ..trust import Certificate
     from .files import SavedSolution
+
+SHORT_LOG = 8  # events that are read at least
 
 
 class Stats(eqx.Module):
@@ -149,6 +151,11 @@ def check_inside(sol: Solution | SavedSolution, t: Numbers) -> None:
         )
 
 
+def _rounded_up(count: int) -> int:
+    """A power of two, so that there are few different sizes to compile for."""
+    return max(SHORT_LOG, 1 << (count - 1).bit_length()) if count else 0
+
+
 class Solution(Presented, Extremes, Unchanging, eqx.Module):
     """The result of a solve. Every float in it is differentiable."""
 
@@ -215,10 +222,15 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
             size = int(np.max(np.asarray(count), initial=0))
         if not self.names:
             size = 0
-        fn = functools.partial(read_events, self.spec, size=size)
+        # Outside `jit` the number of events is another for other parameters: read a few more.
+        room = size if is_tracer(count) else _rounded_up(size)
+        fn = functools.partial(read_events, self.spec, size=room)
         for _ in range(jnp.ndim(count)):
             fn = jax.vmap(fn)
-        t, which, member, before, after, count = fn(self.tape)
+        *found, count = fn(self.tape)
+        if room > size:
+            found = first_entries(found, size, jnp.ndim(count))
+        t, which, member, before, after = found
         if self.adapt is not None:
             before, after = self.adapt(before), self.adapt(after)
         families = tuple(a.size is not None for a in self._declared())
