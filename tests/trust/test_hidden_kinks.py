@@ -242,3 +242,42 @@ def test_a_bend_that_is_passed_and_passed_back_inside_one_step_is_no_jump():
     flow = lambda now, p: 1.0 + 1e-9 * jnp.maximum(0.01 - jnp.abs(now.t - p), 0.0)
     sol = solve(HybridSystem(flow), Instant(t=0.0, x=0.0), 2.37123, 5.0)
     assert sol.certificate.verdict != "UNTRUSTED"
+
+
+# Jumps from 1 to 2 at x = p that no comparison of floats makes.
+JUMPS = {
+    "copysign": lambda u, p: 1.5 - 0.5 * jnp.copysign(1.0, u),
+    "angle": lambda u, p: 1 + jnp.angle(-u + 0j) / jnp.pi,
+    "is_finite": lambda u, p: 2.0 - jnp.isfinite(jnp.sqrt(u)),
+    "signbit": lambda u, p: 1.0 + jnp.signbit(u),
+    "exponent": lambda u, p: 1.0 + jnp.clip(jnp.frexp(p / (p - u))[1], 0, 1),
+    "bits": lambda u, p: 1.0 + (jax.lax.bitcast_convert_type(u, jnp.int64) < 0),
+    "shifted bits": lambda u, p: 1.0 + (jax.lax.bitcast_convert_type(u, jnp.uint64) >> 63),
+}
+SMOOTH = {
+    "copysign far from zero": lambda u, p: jnp.copysign(u, 3.0 + u),
+    "ldexp": lambda u, p: jnp.ldexp(u, 1),
+    "angle": lambda u, p: jnp.arctan2(u, 1.0 + u**2),
+    "complex": lambda u, p: jnp.real(jnp.exp(1j * u * p)),
+}
+
+
+def crossing(fn):
+    """x' = fn from x = 0, past x = p = 1."""
+    system = HybridSystem(lambda now, p: 0 * now.x + fn(p - now.x, p))
+    return solve(system, Instant(t=0.0, x=0.0), 1.0, 1.5)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [k if k in ("copysign", "angle") else pytest.param(k, marks=pytest.mark.slow) for k in JUMPS],
+)
+def test_jumps_that_no_comparison_makes_are_found(kind):
+    sol = crossing(JUMPS[kind])
+    found = hidden_kinks(sol)
+    assert any(abs(sol(k.t) - 1.0) < 1e-5 and k.jump > 0.1 for k in found), found
+
+
+@pytest.mark.parametrize("kind", SMOOTH)
+def test_smooth_functions_that_look_at_bits_or_angles_are_no_kinks(kind):
+    assert hidden_kinks(crossing(SMOOTH[kind])) == ()

@@ -22,9 +22,9 @@ def _plain(ufunc: Callable) -> Rule:
 
 def _quotient(params: dict, a: HostArray, b: HostArray) -> HostArray:
     if np.issubdtype(np.result_type(a), np.integer):
-        safe = np.where(b == 0, 1, b)
+        safe = np.where(b == 0, b.dtype.type(1), b)
         exact = np.abs(a) // np.abs(safe) * np.sign(a) * np.sign(safe)
-        return np.where(b == 0, -1, exact).astype(np.result_type(a))
+        return np.where(b == 0, ~np.zeros_like(exact), exact)  # all bits are set, as in XLA
     return np.divide(a, b)
 
 
@@ -53,6 +53,8 @@ def _converted(params: dict, a: HostArray) -> HostArray:
         )
         top = a >= float(limits.max)
         return np.where(top, limits.max, np.where(top, 0, a).astype(dtype)).astype(dtype)
+    if np.iscomplexobj(a) and not np.issubdtype(dtype, np.complexfloating):
+        a = np.real(a)
     return np.asarray(a).astype(dtype)
 
 

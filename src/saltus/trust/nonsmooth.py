@@ -21,12 +21,16 @@ from ..base.leaves import Leaves
 from ..base.types import Array, ClosedJaxpr, Equation, Flag, Jaxpr
 from ..model.model import At, Model, Par
 from .loop_bodies import Inner, Outcomes, body_of
-from .operation_rules import bind, can_decide, decide, follow, outcome_count
+from .operation_rules import (
+    bind, can_decide, decide, follow, makes_bits, outcome_count, reads_bits, whole,
+)  # fmt: skip
 
 CALLS = {
     "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call",
     "custom_vjp_call", "custom_vjp_call_jaxpr",
 }  # fmt: skip
+
+OF_BITS_BUT_SMOOTH = {"ldexp"}  # library functions
 
 
 class Known(NamedTuple):
@@ -77,6 +81,7 @@ class Listing:
         self.count = 0
         self.size = 0  # outcomes
         self.moving: set[int] = set()
+        self.bits: set[int] = set()  # values that are the bits of floats that vary
         self.given, self.outputs = [], []
         self.names: dict[int, str] = {}
         self.outer = 0  # calls that belong to the program around it
@@ -121,13 +126,18 @@ class Listing:
     ) -> tuple[int, ...]:
         moving = [self.moves(r) for r in ins]
         outs = tuple(self.new(any(moving)) for _ in eqn.outvars)
-        decides = can_decide(eqn, moving)
+        whole_call = any(c.name in OF_BITS_BUT_SMOOTH for c in calls)
+        of_bits = not whole_call and any(not isinstance(r, Known) and r in self.bits for r in ins)
+        decides = can_decide(eqn, moving) or (of_bits and reads_bits(eqn))
         size = outcome_count(eqn) if decides else 0
         listed = lambda closed, inner: Listing.of(closed, inner, (*calls, Call(eqn, ins, "")))
         look = any(moving) and not decides  # a loop with integer results needs no body
         body, blind = body_of(eqn, moving, listed) if look else (None, False)
         if body is not None:
             decides, size = body.size > 0, body.size
+        elif (makes_bits(eqn, moving) and not whole_call) or (of_bits and not decides):
+            self.bits.update(outs)
+            blind = blind or not whole(eqn)  # a float made of bits
         self.ops.append(Op(eqn, ins, outs, calls, decides, self.size, size, body, blind))
         self.size += size
         return outs

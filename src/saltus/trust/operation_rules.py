@@ -25,7 +25,7 @@ def bind(eqn: Equation, values: list) -> list[Array]:
 
 def whole(eqn: Equation) -> bool:
     """Whether no result is a float: a comparison, a place in a table, a rounded number."""
-    return not any(_floating(v) for v in eqn.outvars)
+    return not any(_varying(v) for v in eqn.outvars)
 
 
 def _order(eqn: Equation, values: list) -> Array:
@@ -53,12 +53,17 @@ def _picked(eqn: Equation, v: Array, which: Array) -> list[Array]:
 
 
 def _turn(v: list) -> Array:
-    """The side of the branch cut of `atan2`, if the point is near it."""
-    return jnp.where(v[1] < 0, jnp.where(v[0] < 0, -1, 1), 0)
+    """The side of the branch cut of `atan2`, if the point is near it; on its axis, 2 or 3."""
+    turn = jnp.where(v[1] < 0, jnp.where(v[0] < 0, -1, 1), 0)
+    return jnp.where(v[0] == 0, jnp.where(v[1] < 0, 2, 3), turn)
 
 
 def _angle(v: list, turn: Array) -> list[Array]:
-    return [jnp.arctan2(*v) + jnp.where(turn * _turn(v) < 0, 2 * jnp.pi * turn, 0.0)]
+    """The angle without the jump of a full turn, and on the axis without that of half a turn."""
+    here = _turn(v)
+    full = jnp.where((abs(turn) == 1) & (turn + here == 0), 2 * jnp.pi * turn, 0.0)
+    on_axis = jnp.where(turn == 2, jnp.pi, 0.0)
+    return [jnp.where((turn >= 2) & (here >= 2), on_axis, jnp.arctan2(*v) + full)]
 
 
 def _best(eqn: Equation, v: Array, which: Array) -> list[Array]:
@@ -96,7 +101,11 @@ RULES = {
         lambda e, v: jnp.argmin(_together(e, v[0]), -1), lambda e, v, o: _picked(e, v[0], o)
     ),
 }
-SIMPLE = ("bitcast_convert_type", "is_finite")  # not decisions that affect a flow
+BITS = "bitcast_convert_type"  # integers that change with every change of a float
+READS_BITS = {
+    "shift_right_logical", "shift_right_arithmetic", "eq", "ne", "lt", "le", "gt", "ge",
+    "population_count", "clz",
+}  # fmt: skip
 
 
 def aval_of(v: jex.Var | jex.Literal) -> Aval:
@@ -107,13 +116,30 @@ def _floating(v: jex.Var | jex.Literal) -> bool:
     return jnp.issubdtype(aval_of(v).dtype, jnp.floating)
 
 
+def _varying(v: jex.Var | jex.Literal) -> bool:
+    """Whether it is a float or a complex number."""
+    return jnp.issubdtype(aval_of(v).dtype, jnp.inexact)
+
+
 def can_decide(eqn: Equation, moving: list[bool]) -> bool:
     """Whether the outcome of an operation can change when these inputs vary."""
     name = eqn.primitive.name
     floats = [m and _floating(v) for v, m in zip(eqn.invars, moving, strict=True)]
-    if not any(floats) or name in SIMPLE:
-        return False
-    return name in RULES or whole(eqn)
+    if name in RULES and any(floats):
+        return True
+    varying = [m and _varying(v) for v, m in zip(eqn.invars, moving, strict=True)]
+    return any(varying) and name != BITS and whole(eqn)
+
+
+def makes_bits(eqn: Equation, moving: list[bool]) -> bool:
+    """Whether the results are the bits of floats that vary."""
+    floats = [m and _floating(v) for v, m in zip(eqn.invars, moving, strict=True)]
+    return eqn.primitive.name == BITS and any(floats)
+
+
+def reads_bits(eqn: Equation) -> bool:
+    """Whether an operation on the bits of a float decides something: its sign, its exponent."""
+    return eqn.primitive.name in READS_BITS and whole(eqn)
 
 
 def outcome_count(eqn: Equation) -> int:
