@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import saltus
 from saltus.trust.guard_outline import along, edges, outline, value_at
 
 ROUNDING = 1e-30
@@ -59,3 +60,22 @@ def test_what_rounding_hides_is_not_a_crossing():
 def test_uncertain_ends_count_where_they_matter():
     assert along((1.0, 1e9), 0.0) == 1.0 and along((1e9, 1.0), 1.0) == 1.0
     assert along((0.0, 1.0), 1e-4) == pytest.approx(1e-11, rel=1e-3)
+
+
+def test_a_release_from_sliding_is_no_touch():
+    """A block on a belt sticks and slips: where it slips, the surface is zero and so is its slope."""
+
+    def block(side):
+        def flow(now, p):
+            x, v = now.x["x"], now.x["v"]
+            return {"x": v, "v": -x - side * p["mu"] / (1 + 0.5 * side * (v - p["belt"]))}
+
+        return flow
+
+    system = saltus.sliding(lambda now, p: now.x["v"] - p["belt"], block(1), block(-1), name="belt")
+    start = saltus.Instant(0.0, {"x": 0.0, "v": 0.0})
+    place = lambda p: saltus.solve(system, start, p, 3.0).final.x["x"]
+    found = saltus.certify(place, {"mu": 1.0, "belt": 0.6}, differences=True)
+    assert len(found.signature) == 2  # it sticks, and slips
+    assert found.verdict == "TRUSTED", found
+    assert abs(found.differences.difference - found.differences.gradient) < 1e-5

@@ -154,6 +154,9 @@ def margins(sol: Solution, seen: Watched, rows: Fired, found: Between) -> Margin
     """All distances to another sequence of events."""
     tape, n = sol.tape, sol.tape.n
     near = _turning(found)
+    fresh = jnp.concatenate([jnp.zeros(1, bool), rows.event[:-2]])[:, None]
+    leaving = fresh & (jnp.maximum(jnp.abs(seen.value[:-1]), near) <= seen.tiny[:-1])
+    near = jnp.where(frozen(leaving), INF, near)  # a jump has put the state where this guard is 0
     slope = jnp.sum(jnp.where(rows.own, seen.slope, 0.0), axis=1)
     bend = jnp.sum(jnp.where(rows.own, seen.bend, 0.0), axis=1)
     back = rows.rooted & (jnp.sum(rows.own, axis=1) > 0) & (slope * bend < 0)
@@ -164,8 +167,8 @@ def margins(sol: Solution, seen: Watched, rows: Fired, found: Between) -> Margin
     size = jnp.abs(seen.value[1:])
     chain = jnp.where(after & (size > seen.tiny[1:]), size, INF)
     end = jax.tree.map(lambda v: jnp.take(v, n, axis=0), seen)
-    fresh = jnp.any(rows.own & (rows.t == tape.end.tau)[:, None], axis=0)  # fired at the end
-    last = _ahead(end, tape.backward, frozen(fresh))
+    last_fired = jnp.any(rows.own & (rows.t == tape.end.tau)[:, None], axis=0)
+    last = _ahead(end, tape.backward, frozen(last_fired))
     first = jnp.abs(seen.value[0])
     first = jnp.where(seen.active[0] & (first > seen.tiny[0]), first, INF)
     return Margins(near, depth[:-1], order[:-1], chain, first, last, _to_end(sol, rows))

@@ -22,7 +22,14 @@ from ..base.types import Array, ClosedJaxpr, Equation, Flag, Jaxpr
 from ..model.model import At, Model, Par
 from .loop_bodies import Inner, Outcomes, body_of
 from .operation_rules import (
-    bind, can_decide, decide, follow, makes_bits, outcome_count, reads_bits, whole,
+    bind,
+    can_decide,
+    decide,
+    follow,
+    makes_bits,
+    outcome_count,
+    reads_bits,
+    whole,
 )  # fmt: skip
 
 CALLS = {
