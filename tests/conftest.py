@@ -101,7 +101,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
-MANY_PROGRAMS = 500
+MANY_PROGRAMS = 800
 _cleared = 0
 
 

@@ -63,7 +63,7 @@ def test_uncertain_ends_count_where_they_matter():
 
 
 def test_a_release_from_sliding_is_no_touch():
-    """A block on a belt sticks and slips: where it slips, the surface is zero and so is its slope."""
+    """A block on a belt sticks and slips: where it slips, the surface is zero its slope is, too."""
 
     def block(side):
         def flow(now, p):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -58,6 +59,29 @@ def own_moves(given: Leaves) -> Leaves:
     return tuple(out)
 
 
+def _size(v: Vec) -> Scalar:
+    return jnp.sqrt(mean_square(v))
+
+
+def _rounded(
+    residual: Callable[[Vec], Vec], moves: Callable[[Vec], Vec], y: Vec, new: Vec,
+    factors: Factored, step: Vec,
+) -> Flag:  # fmt: skip
+    """Whether a step that does not reduce the residual is due to rounding.
+
+    The Jacobian is the same before and after the step, so that it should have helped; and the step
+    is as short as those that rounding of the inputs of the equations causes.
+    """
+    there = solve(factors, jax.jvp(residual, (new,), (step,))[1])
+    turned = _size(add((1.0, there), (-1.0, step)))
+    reach = jax.vmap(lambda way: solve(factors, way))(moves(y))
+    within = turned <= 1e-3 * _size(step)
+    for s, v, u in zip(step, reach, y, strict=True):
+        own = jnp.sum(jnp.abs(v), axis=0) + jnp.abs(u)
+        within = within & jnp.all(jnp.abs(s) <= ROUNDING_STEP * own)
+    return within
+
+
 def newton(
     residual: Callable[[Vec], Vec],
     guess: Vec,
@@ -72,27 +96,7 @@ def newton(
     how the residual changes when its inputs change by about their own size, and the iteration
     ends where steps are as small as rounding of these inputs would cause (M91).
     """
-
     structure = None if layout is None else layout.structure
-
-    def rounded(y: Vec, new: Vec, factors: Factored, step: Vec) -> Flag:
-        """Whether a step that does not reduce the residual is due to rounding.
-
-        The Jacobian is the same before and after the step, so that it should have helped; and the
-        step is as short as those that rounding of the inputs of the equations causes.
-        """
-        assert moves is not None
-        there = solve(factors, jax.jvp(residual, (new,), (step,))[1])
-        turned = size(add((1.0, there), (-1.0, step)))
-        reach = jax.vmap(lambda way: solve(factors, way))(moves(y))
-        within = turned <= 1e-3 * size(step)
-        for s, v, u in zip(step, reach, y, strict=True):
-            own = jnp.sum(jnp.abs(v), axis=0) + jnp.abs(u)
-            within = within & jnp.all(jnp.abs(s) <= ROUNDING_STEP * own)
-        return within
-
-    def size(v: Vec) -> Scalar:
-        return jnp.sqrt(mean_square(v))
 
     def iterate(state: tuple) -> tuple:
         k, y, r, damping, _, _ = state
@@ -100,21 +104,22 @@ def newton(
         step = solve(factors, r)
         new = add((1.0, y), (-1.0, tuple(damping * s for s in step)))
         r_new = residual(new)
-        worse = ~(size(r_new) <= (1.0 - 0.1 * damping) * size(r))
-        scale = size(new) + size(y)
-        tiny = size(step) <= 1e-9 * scale
-        exact = size(r_new) == 0.0
-        settled = (size(step) <= 4 * EPS * scale) | (tiny & worse & (damping == 1.0)) | exact
-        settled = (settled | (size(r) == 0.0)) & jnp.isfinite(scale + size(step))
+        worse = ~(_size(r_new) <= (1.0 - 0.1 * damping) * _size(r))
+        scale = _size(new) + _size(y)
+        tiny = _size(step) <= 1e-9 * scale
+        exact = _size(r_new) == 0.0
+        settled = (_size(step) <= 4 * EPS * scale) | (tiny & worse & (damping == 1.0)) | exact
+        settled = (settled | (_size(r) == 0.0)) & jnp.isfinite(scale + _size(step))
         if moves is not None:
             asked = worse & ~settled & (damping == 1.0)
-            settled = settled | _lazily(asked, lambda: rounded(y, new, factors, step))
+            at_rounding = functools.partial(_rounded, residual, moves, y, new, factors, step)
+            settled = settled | _lazily(asked, at_rounding)
         keep = worse & ~settled & ~tiny
         # after a tiny step the residual is mere rounding: another step would not help
         y = tuple(jnp.where(keep, a, b) for a, b in zip(y, new, strict=True))
         r = tuple(jnp.where(keep, a, b) for a, b in zip(r, r_new, strict=True))
         damping = jnp.where(keep, 0.5 * damping, jnp.minimum(2.0 * damping, 1.0))
-        lost = ~jnp.isfinite(size(step)) | (damping < 1e-8)
+        lost = ~jnp.isfinite(_size(step)) | (damping < 1e-8)
         return k + 1, y, r, damping, settled, lost
 
     def going(state: tuple) -> Flag:
