@@ -84,13 +84,12 @@ def swing(x0, k=25.0, method=None, t1=T):
     return solve(OSCILLATOR, Instant(t=0.0, x={"x": x0, "v": 0.0}), k, t1, method=method)
 
 
-@pytest.mark.parametrize("amplitude", [0.0, 1e-14, 1e-10, 1e-8, 1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("amplitude", [0.0, 1e-10, 3e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1.0])
 def test_no_amplitude_is_too_small_for_its_derivative(amplitude):
-    """Above the tolerance the value is held to it, and the derivative is as good as the value."""
+    """Up to a thousand tolerances the steps suit the tangent; from there on they suit the value."""
     value, slope = jax.value_and_grad(lambda x: swing(x).final.x["x"])(amplitude)
-    held = 1e-7 / amplitude if amplitude > 1e-8 else 0.0
-    np.testing.assert_allclose(slope, np.cos(50.0), atol=1e-4 + held)
-    np.testing.assert_allclose(value, amplitude * np.cos(50.0), rtol=1e-4, atol=held * amplitude)
+    np.testing.assert_allclose(slope, np.cos(50.0), atol=2e-4)
+    np.testing.assert_allclose(value, amplitude * np.cos(50.0), rtol=2e-4)
 
 
 @pytest.mark.parametrize("frequency, span", [(1e-6, 1e7), (0.3, 100.0), (1e6, 1e-5)])

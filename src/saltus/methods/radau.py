@@ -153,8 +153,9 @@ class RadauStepper(Stepper):
         ways = zip(*(field.layout.unpack(tuple(map(jnp.abs, v))) for v in inc), strict=True)
         moves = [sum(v) for v in ways][: model.nx]
         moves += [jnp.abs(h) * sum(map(jnp.abs, r)) for r in zip(*rates, strict=True)]
-        sizes = scales(goal, model.moving_of(at), model.moving_of(end), goal.atol[: model.moving])
-        lost = blind(model, moves, sizes)
+        ends, atol = (model.moving_of(at), model.moving_of(end)), goal.atol[: model.moving]
+        sizes = scales(goal, *ends, atol)
+        lost = blind(model, moves, sizes, ends, atol)
         k_end = model.flow(end, par)
         return Trial(
             end=end, k=k_end, error=error, middle=middle, k_middle=k_middle, aux=aux, memory=new,

@@ -66,11 +66,12 @@ class RosenbrockStepper(Stepper):
             sum(s * u[i] for s, u in zip(slopes, qs, strict=True)) for i in range(len(q))
         )
         count = jnp.full((), tab.stages, jnp.int32)
-        sizes = scales(goal, model.moving_of(at), model.moving_of(end), goal.atol[: model.moving])
+        ends, atol = (model.moving_of(at), model.moving_of(end)), goal.atol[: model.moving]
+        sizes = scales(goal, *ends, atol)
         places = (0, tab.stages // 2 - 1, tab.stages - 3)  # the last two stages are corrections
         some = [(*field.layout.unpack(us[j])[:m], *qs[j]) for j in places]
         moves = [sum(map(jnp.abs, v)) for v in zip(*some, strict=True)]
-        lost = blind(model, moves, sizes)
+        lost = blind(model, moves, sizes, ends, atol)
         return Trial(
             end=end, k=model.flow(end, par), error=norm_of(parts), middle=middle,
             k_middle=(*slope, *q_slope), aux=(), memory=(), converged=jnp.ones((), bool),

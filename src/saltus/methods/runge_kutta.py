@@ -61,7 +61,7 @@ class ExplicitStepper(Stepper):
         end, ks = full_step(tab, seek.flow, at.tau, x, h, k, stage_maker(model))
         sizes = scales(goal, x, end, goal.atol[:m])
         error = error_norm(tab, sizes, h, ks)
-        lost = blind(model, _moves(h, ks), sizes)
+        lost = blind(model, _moves(h, ks), sizes, (x, end), goal.atol[:m])
         *inside, z = seek.found
         last = model.with_moving(at, end, tau=at.tau + h, z=z)
         x_mid, k_mid = middle(tab, x, h, ks)

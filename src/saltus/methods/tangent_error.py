@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .method import Goal
 
 REST_TOLERANCES = 1.0  # a component that moves by less in a step is at rest
+TINY_TOLERANCES = 1000.0  # absolute ones: a component that is smaller throughout a step is tiny
 SMALLEST_RTOL = 3e-12  # a smaller one means that only `atol` was given
 DEFAULT_RTOL = 1e-8  # for tangents, if only `atol` was given
 MAX_PUSH = 1e-3  # most that parameters change a new tangent in its first step, in its units
@@ -136,12 +137,21 @@ def begun(tangent: Tangent, sizes: Vector) -> Vector:
     return jnp.where(tangent.phase == Phase.NEW, _signs([sizes])[0] * sizes, tangent.entries)
 
 
-def blind(model: Model, moves: Sequence[Array | int], sizes: Sequence[Array]) -> Flag:
-    """Whether some component moves by less than its tolerance in a step (M95)."""
+def blind(
+    model: Model, moves: Sequence[Array | int], sizes: Sequence[Array], ends: Sequence[Leaves],
+    atol: Leaves,
+) -> Flag:  # fmt: skip
+    """Whether some component moves by less than its tolerance in a step, or is tiny (M95)."""
     lost = jnp.zeros((), bool)
-    for m, s, moved in zip(moves, sizes, driven(model), strict=True):
-        if moved:
-            lost = lost | jnp.any(m <= REST_TOLERANCES * s)
+    for k, moved in enumerate(driven(model)):
+        if not moved:
+            continue
+        rests = moves[k] <= REST_TOLERANCES * sizes[k]
+        if k < model.nx:  # a state, not an integral
+            rests = rests | (
+                jnp.maximum(*(jnp.abs(v[k]) for v in ends)) <= TINY_TOLERANCES * atol[k]
+            )
+        lost = lost | jnp.any(rests)
     return lost
 
 
