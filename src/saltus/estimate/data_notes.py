@@ -75,7 +75,7 @@ def _unused(strange: Mapping[str, str], outputs: Sequence[str]) -> str:
     for header, name in strange.items():
         for near in difflib.get_close_matches(name, outputs, 1, 0.75):
             hint = f' If {name} is {near}, write Experiment(columns={{"{header}": "{near}"}}).'
-    few = ", ".join(list(strange.values())[:MOST_NOTES]) + (
+    few = ", ".join([name or '""' for name in strange.values()][:MOST_NOTES]) + (
         ", ..." if len(strange) > MOST_NOTES else ""
     )
     return (
