@@ -14,6 +14,7 @@ import numpy as np
 
 from ..base.extras import available
 from ..base.foreign_names import MINIMISE, MINIMUM, answered, missing
+from ..base.leaves import check_precision
 from ..base.text import number, table
 from ..base.types import Number, Params, Tree
 from .boxes import Counted, boxed, counted, in_boxes
@@ -149,6 +150,7 @@ def minimise(
     point that is not a minimum, but from which no lower one is found, is called `stationary`, not
     `converged`.
     """
+    check_precision()
     _check_count("starts", starts, "the given guess is one of them")
     _check_count("max_iterations", max_iterations, "for every start")
     try:

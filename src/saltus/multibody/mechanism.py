@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import frozen
+from ..base.leaves import frozen, precise
 from ..base.text import picture
 from ..base.tracing import is_traced, is_tracer
 from ..base.types import Array, Flag, Function, Number, Params, Tree
@@ -214,6 +214,7 @@ class Mechanism:
         """
         return animate(sol, lambda now, p: points(Motion(now), p), *args, **options)
 
+    @precise
     def start(
         self,
         q: Tree,
@@ -254,6 +255,7 @@ class Mechanism:
             f'Write start(..., phase="{next(iter(phases))}").'
         )
 
+    @precise
     def report(self, now: Instant, p: Params) -> Assembly:
         """Degrees of freedom, redundant constraints and residuals at the instant `now`.
 
@@ -261,6 +263,7 @@ class Mechanism:
         """
         return report(self.model, now, p)
 
+    @precise
     def energy(self, now: Instant | Motion, p: Params) -> Array:
         """Kinetic plus potential energy at `now` (only forces in `potential` count).
 
@@ -268,6 +271,7 @@ class Mechanism:
         """
         return self._over(lambda at: at.energy(), now, p)
 
+    @precise
     def residuals(self, now: Instant | Motion, p: Params) -> dict[str, Tree]:
         """Residuals of the position and velocity constraints at `now`, or at many instants."""
 
@@ -277,6 +281,7 @@ class Mechanism:
 
         return self._over(both, now, p)
 
+    @precise
     def impact(self, now: Instant | Motion, p: Params, phase: str | None = None) -> Tree:
         """The velocities after a plastic impact at `now` that makes the constraints hold.
 

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.leaves import check_precision
 from ..base.tracing import is_tracer
 from ..base.types import Array, Flag, Numbers, Scalar, Vector, Whole
 
@@ -17,6 +18,7 @@ class Signal(eqx.Module):
     values: Array
 
     def __init__(self, times: Numbers, values: Numbers):
+        check_precision()
         self.times = jnp.asarray(times, dtype=float)
         self.values = jnp.asarray(values, dtype=float)
         name = type(self).__name__

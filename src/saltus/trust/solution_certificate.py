@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.host_programs import rarely
+from ..base.leaves import precise
 from ..base.names import entry_name
 from ..base.results import Result
 from ..base.tracing import is_traced
@@ -127,6 +128,7 @@ def radius(now: Margins, change: Margins) -> Scalar:
     return jnp.min(jnp.where(unknown, jnp.nan, times), initial=INF)
 
 
+@precise
 def moved(sol: Solution, direction: Tree) -> Margins:
     """The first-order motion of the margins when p moves along `direction`."""
     leaves = jax.tree.leaves(direction)
@@ -140,6 +142,7 @@ def moved(sol: Solution, direction: Tree) -> Margins:
     return jax.jvp(functools.partial(margins_of, sol), (p,), (step,))[1]
 
 
+@precise
 def certificate(sol: Solution) -> Certificate:
     """The certificate of the solution `sol`."""
     if jnp.ndim(sol.result):
