@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.foreign_parts import MECHANISM, constructs
 from ..base.leaves import frozen, precise
 from ..base.text import picture
 from ..base.tracing import is_traced, is_tracer
@@ -41,6 +42,7 @@ FORMS = ("index1", "index2", "penalty")
 PENALTY = {"alpha": 1e7, "omega": 10.0, "xi": 1.0}
 
 
+@constructs(MECHANISM)
 class Mechanism:
     r"""Bodies with inertia, forces, constraints and contacts: $M\ddot q = F + \Phi_q^T\lambda$.
 
