@@ -29,7 +29,7 @@ from .hidden_kinks import Kink, hidden_kinks, passed
 from .landings import landings
 from .margins import INF, Margins, Measured, measure, nearest, promised
 from .parameter_margins import margins_of
-from .reasons import ACCUMULATED_TOLERANCES, REASONS, TABLE, Evidence, above
+from .reasons import ACCUMULATED_TOLERANCES, REASONS, Evidence, above, levels_of
 from .text import report
 from .verdict import DEGRADED, TRUSTED, UNTRUSTED, Judged
 
@@ -327,8 +327,7 @@ def _levels(
         dot=grown.dot,
         leaps=found.leaps,
     )
-    levels = [reason.level(evidence).astype(jnp.int32) for reason in TABLE]
-    return jnp.stack(levels), most
+    return levels_of(evidence), most
 
 
 @rarely
