@@ -105,3 +105,17 @@ def test_integrals_are_known_at_every_saved_time(tmp_path):
         loaded = saltus.Solution.load(sol.save(tmp_path / "a"))
         assert np.array_equal(loaded.integrals["area"], sol.integrals["area"])
     assert saltus.solve(system, start, None, 3.0).integrals["area"] == pytest.approx(1.5, abs=1e-9)
+
+
+def test_a_loaded_solution_inside_a_transformation_says_that_it_is_plain_numbers(tmp_path):
+    system = HybridSystem(lambda now, p: {"h": -now.x["h"]})
+    sol = saltus.solve(system, Instant(t=0.0, x={"h": 1.0}), None, 2.0)
+    read = Solution.load(sol.save(tmp_path / "solution"))
+    for apply in (jax.grad, jax.jit, jax.jacfwd):
+        with pytest.raises(TypeError, match=r"sol\(t\): a solution that was saved.*Solve again"):
+            apply(lambda t: read(t)["h"])(1.5)
+    with pytest.raises(TypeError, match="saved or pickled is plain numbers"):
+        jax.vmap(lambda t: read([t, 0.5])["h"])(np.array([1.0, 1.5]))
+    for name in ("max", "argmax", "argmin"):
+        with pytest.raises(AttributeError, match=f"sol.{name}: .* no longer has its model"):
+            getattr(read, name)("h")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import Leaves
+from ..base.leaves import Leaves, check_precision
 from ..base.losses import uncompiled
 from ..base.text import picture
 from ..base.tracing import is_traced
@@ -84,6 +84,7 @@ def checked(owner: str, sol: Solution, known: Callable[[Array], Array] | None = 
         raise TypeError(
             f"{owner}: sol is {picture(sol)}, expected a solution returned by saltus.solve."
         )
+    check_precision()
     sol = sol if known is None else jax.tree.map(known, sol)
     if is_traced((sol.result, sol.tape.n, sol.tape.kind)):
         raise TypeError(

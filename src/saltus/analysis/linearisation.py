@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from ..base.leaves import split
+from ..base.leaves import precise, split
 from ..base.names import entries, named, numbered, value_of, with_values
 from ..base.text import number, table
 from ..base.tracing import is_traced
@@ -83,6 +83,7 @@ class Picked(NamedTuple):
     moved: Callable[[Par, Any], Par]
 
 
+@precise
 def linearise(
     system: HybridSystem,
     at: Instant | Solution,

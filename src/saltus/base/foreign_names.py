@@ -307,11 +307,11 @@ def answered(fn: Callable[P, R], table: dict[str, str] = ARGUMENTS) -> Callable[
 
 
 def _unknown(owner: str, name: str, known: list[str], table: dict[str, str]) -> TypeError:
-    answer = table.get(plain(name)) or _near(name, known) or f"There are {', '.join(known)}"
+    answer = table.get(plain(name)) or nearest(name, known) or f"There are {', '.join(known)}"
     return TypeError(f"{owner}: there is no argument `{name}`. {answer}.")
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(plain(name), known, n=2, cutoff=0.6)
     return f"The nearest name is {' or '.join(close)}" if close else ""
 
@@ -320,7 +320,7 @@ def missing(owner: object, what: str, name: str, table: dict[str, str]) -> Attri
     """The error for an attribute that is not there."""
     known = [k for k in dir(type(owner)) if not k.startswith("_")]
     known += [k for k in getattr(owner, "__dict__", {}) if not k.startswith("_")]
-    answer = table.get(plain(name)) or _near(name, known)
+    answer = table.get(plain(name)) or nearest(name, known)
     text = f"{what} has no attribute '{name}'"
     return AttributeError(f"{text}. {answer}." if answer else f"{text}.", name=name)
 
@@ -335,7 +335,7 @@ def not_here(name: str, known: Iterable[str]) -> AttributeError:
     """The error for a name that the package does not have."""
     word = plain(name)
     answer = PACKAGE.get(word) or (
-        f"Write method={method_named(word)}" if word in METHODS else _near(name, known)
+        f"Write method={method_named(word)}" if word in METHODS else nearest(name, known)
     )
     text = f"saltus has no '{name}'"
     return AttributeError(f"{text}. {answer}." if answer else f"{text}.", name=name)

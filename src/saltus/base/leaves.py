@@ -6,8 +6,11 @@ random key (recorded as its integer data), `s` anything else (static).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +18,9 @@ import numpy as np
 
 from .names import dotted_name, expression
 from .types import Array, Flag, Leaves, Number, Scalar, Shapes, T, Tree, Treedef
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def float_shapes(shapes: Sequence[tuple[int, ...]]) -> Shapes:
@@ -183,6 +189,23 @@ def check_precision() -> None:
             'imported: write jax.config.update("jax_enable_x64", True), and dtype=jnp.float32 '
             "where you want single precision."
         )
+
+
+def in_double_precision() -> AbstractContextManager:
+    """A context in which JAX computes in double precision."""
+    on = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    return contextlib.nullcontext() if on else jax.enable_x64(True)
+
+
+def precise(fn: Callable[P, R]) -> Callable[P, R]:
+    """`fn`, which first raises an error unless JAX computes in double precision."""
+
+    @functools.wraps(fn)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_precision()
+        return fn(*args, **kwargs)
+
+    return checked
 
 
 def frozen(tree: T) -> T:

@@ -11,6 +11,9 @@ import numpy as np
 
 from .types import Number, Tree
 
+TRACEBACKS = ("Traceback (most recent call last):", "Below is the stack inside of JIT:")
+HIDDEN = ("_", "Equinox")  # how names of classes begin that say nothing
+
 
 def number(value: Number, digits: int = 6, zeros: bool = False) -> str:
     """A number to `digits` digits, with trailing zeros if `zeros`; integers as they are."""
@@ -18,6 +21,29 @@ def number(value: Number, digits: int = 6, zeros: bool = False) -> str:
     if not isinstance(value, float | np.floating):
         return f"{value}"
     return f"{value:#.{digits}g}" if zeros else f"{value:.{digits}g}"
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an error; for a callback from compiled code, the error that it raised."""
+    lines = str(error).splitlines()
+    begins = [k for k, line in enumerate(lines) if line.endswith(TRACEBACKS)]
+    if begins:
+        after = lines[begins[-1] + 1 :]
+        own = (k for k, line in enumerate(after) if line and not line[0].isspace())
+        lines = after[next(own, 0) :]
+        name, colon, text = lines[0].partition(": ") if lines else ("", "", "")
+        if colon and name.rpartition(".")[2].startswith(HIDDEN):
+            lines[0] = text
+    rule = (k for k, line in enumerate(lines) if line and set(line) == {"-"})
+    return "\n".join(lines[: next(rule, len(lines))]).strip()
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line, with its class where that says something."""
+    text, name = message_of(error).splitlines(), type(error).__name__
+    if text and (name.startswith(HIDDEN) or any(mark in str(error) for mark in TRACEBACKS)):
+        return text[0]
+    return f"{name}: {text[0]}" if text else name
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..base.leaves import precise
 from ..base.losses import numbers_of, scalar
 from ..base.text import picture
 from ..base.types import Jaxpr, Params, Tree
@@ -125,6 +126,7 @@ def _solves(jaxpr: Jaxpr) -> bool:
     return False
 
 
+@precise
 def drift(sol: Solution, *, rtol: float = 1e-10) -> float:
     """How far states that are integrated backward drift from those of `sol`, in tolerances.
 

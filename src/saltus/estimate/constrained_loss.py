@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -37,6 +38,7 @@ class Problem:
         self._loss, self._p = loss, p
         self.wanted = {name: _interval(name, v) for name, v in subject_to.items()}
         self._known: collections.OrderedDict = collections.OrderedDict()
+        self._ends: dict[bytes, tuple] = {}  # evaluations that are kept: the best, and ends
         self._count = 0
         self._seen: tuple = ()
         self._results: tuple = ()  # of all solves
@@ -125,13 +127,13 @@ class Problem:
     def _evaluate(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Loss and constraints, and their Jacobian."""
         key = np.asarray(u, dtype=float).tobytes()
-        if key not in self._known:
+        if key not in self._known and key not in self._ends:
             slopes, (out, seen) = self._program("slopes")(jnp.asarray(u))
             self._count += 1
             self._known[key] = (np.asarray(out), np.asarray(slopes), jax.tree.map(np.asarray, seen))
             while len(self._known) > 8:
                 self._known.popitem(last=False)
-        out, slopes, (self._seen, self._results) = self._known[key]
+        out, slopes, (self._seen, self._results) = self._known.get(key) or self._ends[key]
         self.sequences.add(signature(self._seen))
         self._rank(u, out)
         return out, slopes
@@ -141,6 +143,12 @@ class Problem:
         rank = (max(self._off(out[1:]), VIOLATION_LIMIT), float(out[0]))
         if np.all(np.isfinite(rank)) and (self.best is None or rank < self.best[0]):
             self.best = (rank, np.array(u))
+
+    def keep(self, u: np.ndarray) -> None:
+        """Keep what is known at `u`, so that it can be read later without another simulation."""
+        self._evaluate(u)
+        key = np.asarray(u, dtype=float).tobytes()
+        self._ends.setdefault(key, self._known.get(key, ()))
 
     def unusable(self, u: np.ndarray) -> str:
         """Why no search can start at `u`; empty if one can."""
@@ -167,6 +175,11 @@ class Problem:
 
     def constraints(self, u: np.ndarray) -> np.ndarray:
         return self._evaluate(u)[0][1:]
+
+    def constraints_by_name(self, u: np.ndarray) -> dict[str, np.ndarray]:
+        flat = np.split(self.constraints(u), np.cumsum(list(self._counts.values()))[:-1])
+        shapes = self.shapes.items()
+        return {n: v.reshape(shape) for (n, shape), v in zip(shapes, flat, strict=False)}
 
     def constraint_jacobian(self, u: np.ndarray) -> np.ndarray:
         return self._evaluate(u)[1][1:]
@@ -205,7 +218,8 @@ class Problem:
         return level(self._solutions(jnp.asarray(u)))
 
     def _solutions(self, u: Vector) -> list[Solution]:
-        with gathering() as found:
+        """The solves of the loss; if it raises, those before that."""
+        with gathering() as found, contextlib.suppress(Exception):
             self._run(u)
         return found
 

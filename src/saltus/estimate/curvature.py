@@ -21,9 +21,10 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
+from ..base.text import first_line
 from ..solver.context import denser, gathering
 from .bounds import clipped, contains
-from .starts import VIOLATION_LIMIT, Look, first_line
+from .starts import VIOLATION_LIMIT, Look
 from .stationarity import Standing, standing
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..base.foreign_parts import EXPERIMENT, constructs
 from ..base.types import Numbers, Params
 from ..io.data_files import TableLike
 from ..io.data_times import Time
@@ -27,6 +28,7 @@ class Measured(NamedTuple):
     sd: np.ndarray | None = None
 
 
+@constructs(EXPERIMENT)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Experiment:
     """One run of the real system: what was measured, and how it was run.

@@ -58,6 +58,11 @@ def read_columns(experiment: Experiment, outputs: Sequence[str], units: Units) -
         times = read_times("t", table[when], split(when)[1], units, table.place)
         if names[when] == PERHAPS_TIME:
             read.notes.append(f"The column {when} was read as the times")
+        if split(when)[1] not in ("", "s") and not unit_of(units, "t"):
+            read.notes.append(
+                f'The times "{when}" were not converted: the model gives no unit of t '
+                '(units={"t": "s"} of the system)'
+            )
     other = next((h for h in table if known[h] is None), "...")
     for header, name in names.items():
         output, index = known[header], header == table.index

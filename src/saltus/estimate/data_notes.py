@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..base.types import Units
-from ..io.data_times import EPOCH, ZONED
+from ..io.data_times import ZONED, written
 from .data import Experiment
 from .data_columns import Read, bracket_hint, read_columns
 from .measurements import first_date, observed, series
@@ -42,9 +41,8 @@ def _zero(e: Experiment, units: Units) -> list[str]:
     first, kind = first_date(e, units)
     if first is None or e.t0 is not None:
         return []
-    date = EPOCH + datetime.timedelta(microseconds=round(first * 1e6))
     zone = "Z" if kind == ZONED else ""
-    return [f"Dates are counted from the first: t = 0 is {date.isoformat()}{zone}"]
+    return [f"Dates are counted from the first: t = 0 is {written(first)}{zone}"]
 
 
 def _empty(read: Read) -> list[str]:
@@ -57,9 +55,10 @@ def _repeated(read: Read) -> list[str]:
     notes = []
     for clock in {id(c.times): c.times for c in read.columns.values()}.values():
         columns = [c for c in read.columns.values() if c.times is clock]
-        rows = np.stack([clock.values, *(c.values for c in columns)], axis=1)
-        kept = np.flatnonzero(np.isfinite(rows[:, 1:]).any(axis=1))
-        _, once = np.unique(rows[kept].view(np.int64), axis=0, return_index=True)
+        rows = np.stack([c.values for c in columns], axis=1)
+        kept = np.flatnonzero(np.isfinite(rows).any(axis=1))
+        cells = np.column_stack([clock.values.view(np.int64), rows.view(np.int64)])
+        _, once = np.unique(cells[kept], axis=0, return_index=True)
         again = np.delete(kept, once)
         if again.size:
             what = "1 row is" if again.size == 1 else f"{again.size} rows are"
@@ -76,7 +75,7 @@ def _unused(strange: Mapping[str, str], outputs: Sequence[str]) -> str:
     for header, name in strange.items():
         for near in difflib.get_close_matches(name, outputs, 1, 0.75):
             hint = f' If {name} is {near}, write Experiment(columns={{"{header}": "{near}"}}).'
-    few = ", ".join(list(strange.values())[:MOST_NOTES]) + (
+    few = ", ".join([name or '""' for name in strange.values()][:MOST_NOTES]) + (
         ", ..." if len(strange) > MOST_NOTES else ""
     )
     return (

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base.types import Units
 from ..io.data_files import TIME, Place, table_of
-from ..io.data_times import NUMBERS, Times, model_times, read_times
+from ..io.data_times import NUMBERS, Times, Zero, first_of, model_times, read_times
 from ..io.units import split
 from .data import Experiment, Measured, Spreads
 from .data_columns import (
@@ -135,8 +135,8 @@ def _finite(name: str, times: Times, place: Place) -> Times:
 
 
 # -- the first date -------------------------------------------------------------------------------
-def first_date(experiment: Experiment, units: Units) -> tuple[float | None, str]:
-    """The first date of an experiment in seconds since 1970 (or `None`), and its kind."""
+def first_date(experiment: Experiment, units: Units) -> tuple[Zero, str]:
+    """The first date of an experiment (or `None`), and its kind."""
     listed = [*_clocks(experiment, units).items(), *observed(experiment, units).items()]
     kinds = {times.kind: name for name, times in listed if times.values.size}
     if len(kinds) > 1:
@@ -146,9 +146,10 @@ def first_date(experiment: Experiment, units: Units) -> tuple[float | None, str]
             "an experiment in the same way, so that they have the same zero."
         )
     kind = next(iter(kinds), NUMBERS)
-    dates = np.concatenate([np.zeros(0), *(times.values for _, times in listed)])
-    dates = dates[np.isfinite(dates)]
-    return (float(dates.min()) if dates.size and kind != NUMBERS else None), kind
+    if kind == NUMBERS:
+        return None, kind
+    dates = [times.values for _, times in listed if times.kind == kind]
+    return first_of(np.concatenate(dates)), kind
 
 
 def _clocks(experiment: Experiment, units: Units) -> dict[str, Times]:

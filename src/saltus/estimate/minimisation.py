@@ -14,13 +14,14 @@ import numpy as np
 
 from ..base.extras import available
 from ..base.foreign_names import MINIMISE, MINIMUM, answered, missing
-from ..base.text import number, table
+from ..base.leaves import check_precision
+from ..base.text import first_line, number, table
 from ..base.types import Number, Params, Tree
 from .boxes import Counted, boxed, counted, in_boxes
 from .constrained_loss import LossOutput, Problem
 from .curvature import Look, between, look
 from .monitor import Monitor, read_checkpoint
-from .optimisers import OUT_OF_ITERATIONS, Limits, OptimiserLike, is_optax
+from .optimisers import OUT_OF_ITERATIONS, Ending, Limits, OptimiserLike, is_optax
 from .optimisers import optimiser as named_optimiser
 from .selection import BoundsLike, FreeNames, choose
 from .starts import (
@@ -31,7 +32,6 @@ from .starts import (
     Judged,
     Start,
     drawn,
-    first_line,
     listed,
     on_the_way,
     tally,
@@ -149,6 +149,7 @@ def minimise(
     point that is not a minimum, but from which no lower one is found, is called `stationary`, not
     `converged`.
     """
+    check_precision()
     _check_count("starts", starts, "the given guess is one of them")
     _check_count("max_iterations", max_iterations, "for every start")
     try:
@@ -211,18 +212,32 @@ def _searched(
         end, ok, text = ending.u, ending.satisfied, ending.message
         if not ok or problem.violation(end) > VIOLATION_LIMIT:
             return Judged(end, ok, text, left=left)
-        seen = look(problem, end, limits.tolerance)
-        if seen.kind == "steep":  # an optimiser for smooth losses stopped at a kink
-            ending = in_boxes(problem, end, watched, limits)
-            end, ok, text = ending.u, ending.satisfied, ending.message
-            seen = look(problem, end, limits.tolerance) if ok else Look("unknown")
-            ok, text = (False, STUCK) if seen.kind == "steep" else (ok, text)
+        problem.keep(end)
+        try:
+            ending, seen = _looked(problem, ending, watched, limits)
+        except Exception as error:  # the loss cannot be evaluated near its minimum
+            why = f"the loss raised near it ({first_line(error)})"
+            return Judged(end, ok, text, Look("unknown", why=why), left)
+        end, ok, text = ending.u, ending.satisfied, ending.message
         if seen.lower is None:
             return Judged(end, ok, text, seen, left)
         u, given = seen.lower, {k: v for k, v in given.items() if k != "resume"}
         if watched.left <= 0:
             return Judged(u, False, OUT_OF_ITERATIONS, left=left + 1)
     return Judged(u, False, f"after {MOST_FALLS + 1} stationary points", left=MOST_FALLS + 1)
+
+
+def _looked(
+    problem: Problem, ending: Ending, watched: Counted, limits: Limits
+) -> tuple[Ending, Look]:
+    """The curvature where a search has ended; from a kink it first continues in boxes."""
+    seen = look(problem, ending.u, limits.tolerance)
+    if seen.kind == "steep":  # an optimiser for smooth losses stopped at a kink
+        ending = in_boxes(problem, ending.u, watched, limits)
+        seen = look(problem, ending.u, limits.tolerance) if ending.satisfied else Look("unknown")
+        if seen.kind == "steep":
+            ending = Ending(ending.u, False, STUCK)
+    return ending, seen
 
 
 class _Run:
@@ -265,6 +280,7 @@ class _Run:
                 self.starts.append(dataclasses.replace(entry, result="not_finite", message=why))
                 return
             ending = self._search(guess)
+            problem.keep(ending.u)
         except Exception as error:
             self._errors.append(error)
             text = first_line(error)
@@ -292,8 +308,13 @@ class _Run:
         self.interrupted = True
         here, problem = guesses[len(self.starts)], self.problem
         u = here if problem.best is None else problem.best[1]
-        entry = self._entry(here, problem.value(here), problem.violation(here))
-        self._ended(entry, Judged(u, False, ""), "interrupted")
+        entry = self._entry(
+            here, *(tried(f, np.nan, here) for f in (problem.value, problem.violation))
+        )
+        if problem.best is None and not np.isfinite(entry.start_loss):
+            self.starts.append(entry)
+        else:
+            self._ended(entry, Judged(u, False, ""), "interrupted")
         for guess in guesses[len(self.starts) :]:
             self.starts.append(dataclasses.replace(self._entry(guess), result="not_run"))
 
@@ -315,13 +336,23 @@ def _better(problem: Problem, one: Judged, other: Judged) -> bool:
     return (a, problem.value(one.u)) < (b, problem.value(other.u))
 
 
+def tried(fn: Callable, otherwise: Any, u: np.ndarray, raised: list[str] | None = None) -> Any:
+    """`fn(u)`, or `otherwise` where the loss raises; `raised` collects what."""
+    try:
+        return fn(u)
+    except (Exception, KeyboardInterrupt) as error:
+        if raised is not None:
+            raised.append(first_line(error))
+        return otherwise
+
+
 def _same_loss(problem: Problem, run: _Run) -> str:
     """How many starts ended where, in words."""
     best = run.starts[run.chosen]
 
     def between(a: np.ndarray, b: np.ndarray) -> float:
         on_the_line = [problem.free.vector(a + share * (b - a)) for share in BETWEEN]
-        return float(np.max([problem.value(u) for u in on_the_line]))
+        return float(np.max([tried(problem.value, np.inf, u) for u in on_the_line]))
 
     return tally(run.starts, best, problem.free.units(), between)
 
@@ -339,8 +370,14 @@ def _minimum(problem: Problem, run: _Run, monitor: Monitor, seconds: float) -> M
     notes = [counted_draws(run.rejected, run.wanted - 1, len(run.starts) - 1), on_the_way(ending)]
     if not run.interrupted and result != "infeasible":
         notes += between(problem, u)
-    extras = problem.extras(u)
-    held = {n: np.asarray(extras[n]) for n in problem.wanted}
+    raised: list[str] = []
+    extras = tried(problem.extras, {}, u, raised)
+    if raised:
+        notes.append(
+            f"The loss raised when it was called for extras, so there are none: {raised[0]}."
+        )
+    held = {n: np.asarray(extras[n]) for n in problem.wanted if not raised}
+    held = held or problem.constraints_by_name(u)
     p = problem.free.into_p(jnp.asarray(u), problem._p)
     return Minimum(
         p, value, held, extras, result, message, monitor.history, problem.free.names,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..base.text import number, table
+from ..base.text import first_line, number, table
 from .optimisers import OUT_OF_ITERATIONS, Ending, sobol
 
 if TYPE_CHECKING:
@@ -94,14 +94,6 @@ def place(end: np.ndarray | None, names: Sequence[str]) -> str:
     shown = [f"{n} = {v:.4g}" for n, v in zip(names, end, strict=True)][:SHOWN_PARAMETERS]
     more = [f"and {len(end) - SHOWN_PARAMETERS} more"] if len(end) > SHOWN_PARAMETERS else []
     return ", ".join(shown + more)
-
-
-def first_line(error: BaseException) -> str:
-    """An error in one line; for a callback from compiled code, the error that it raised."""
-    text = str(error).strip().splitlines()
-    if text and text[0].endswith("Traceback (most recent call last):"):
-        return next(line for line in reversed(text) if line and not line[0].isspace())
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def drawn(problem: Problem, count: int, seed: int) -> tuple[list[np.ndarray], dict[str, int]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import equinox as eqx
 
+from ..base.foreign_parts import METHOD, constructs
 from ..methods.method import Method, Stepper
 from ..methods.radau import Radau5
 from ..model.model import At, Par
@@ -58,6 +59,7 @@ class External(Method):
         return Run(type(self).__name__, spec, at, par, knobs).outcome()
 
 
+@constructs(METHOD)
 class IDA(External):
     """SUNDIALS' IDA (variable-order BDF for differential-algebraic equations of index 1).
 
@@ -68,6 +70,7 @@ class IDA(External):
     """
 
 
+@constructs(METHOD)
 class CVODE(External):
     """SUNDIALS' CVODE (variable-order BDF for ordinary differential equations).
 

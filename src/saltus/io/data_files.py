@@ -17,6 +17,8 @@ from .units import split
 
 TIME = ("t", "time", "Time")
 MISSING = ("", "na", "nan", "n/a", "null", "none", "-", "nat", "<na>")
+GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # 1.234 may be 1234 with a mark of thousands
+UNNAMED = re.compile(r"__index_level_\d+__")  # an index of pandas in Parquet
 SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
 Place = Callable[[Any], str]  # from the number of a row to its place in words
 
@@ -27,7 +29,7 @@ class Table(dict[str, Any]):
     def __init__(self, columns: Mapping[str, Any], place: Place = lambda k: f"row {k + 1}"):
         super().__init__(columns)
         self.place = place
-        self.index = ""  # the header of what was the index of a data frame
+        self.index: str | None = None  # the header of what was the index of a data frame
         self.moments = False  # whether the index has dates or durations
         self.note = ""  # on how a file was read
 
@@ -69,6 +71,23 @@ class Words:
         )
 
 
+class Unclear(Words):
+    """A column that cannot be read, which only matters where it is used."""
+
+    def __init__(self, why: str, place: Place):
+        super().__init__((), place)
+        self.why = why
+
+    def __iter__(self) -> Iterator[str]:
+        raise ValueError(f"data: {self.why}.")
+
+    def has_numbers(self) -> bool:
+        return True
+
+    def complaint(self) -> str:
+        return self.why
+
+
 Column: TypeAlias = Sequence | np.ndarray | Words  # of a table
 
 
@@ -78,12 +97,32 @@ def read_table(path: str | Path) -> Table:
     path = Path(path)
     if not path.exists():
         raise ValueError(f"data: there is no file {path}.")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        module = need("pyarrow.parquet", "data", f"reading {path.name}")
-        table = module.read_table(path)
-        columns = {name: _arrow(table.column(name)) for name in table.column_names}
-        return Table(columns, lambda k: f"{path}, row {k + 1}")
-    return read_csv(path)
+    return read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else read_csv(path)
+
+
+def read_parquet(path: Path) -> Table:
+    """The columns of a Parquet file, with the index of a data frame if that may be the times."""
+    module = need("pyarrow.parquet", "data", f"reading {path.name}")
+    file = module.read_table(path)
+    columns = list(zip(map(str, file.column_names), file.columns, strict=True))
+    table = Table({}, lambda k: f"{path}, row {k + 1}")
+    entry = _index_of(file)
+    if isinstance(entry, dict):  # a range, which is not a column of the file
+        values = np.arange(entry["start"], entry["stop"], entry["step"])
+        _add_index(table, str(entry["name"] or ""), values, "i", dict(columns))
+    elif entry in dict(columns):
+        values, name = dict(columns)[entry], "" if UNNAMED.fullmatch(entry) else entry
+        kind = values.to_numpy().dtype.kind
+        if _add_index(table, name, _arrow(values), kind, dict(columns)) or not name:
+            columns = [(other, v) for other, v in columns if other != entry]
+    _add(table, [(name, _arrow(values)) for name, values in columns], str(path))
+    return table
+
+
+def _index_of(file: Any) -> Any:
+    """What pandas wrote about an index with one level: its column, or its range."""
+    found = (file.schema.pandas_metadata or {}).get("index_columns", ())
+    return found[0] if len(found) == 1 else None
 
 
 def _arrow(column: Any) -> np.ndarray:
@@ -91,6 +130,23 @@ def _arrow(column: Any) -> np.ndarray:
     values = column.to_numpy()
     zoned = values.dtype.kind == "M" and getattr(column.type, "tz", None)
     return np.datetime_as_string(values, timezone="UTC") if zoned else values
+
+
+def _add(table: Table, columns: Iterable[tuple[str, Any]], owner: str) -> None:
+    """Adds columns to a table; columns of one name cannot be used."""
+    for name, values in columns:
+        why = f'{owner} has two columns called "{name}". Rename one of them'
+        table[name] = Unclear(why, table.place) if name in table else values
+
+
+def _add_index(table: Table, name: str, values: Any, kind: str, others: Iterable[Hashable]) -> bool:
+    """Adds an index as a column if it may be the times: by its name, or as it is not a count."""
+    header = name or "t"
+    if (not name and header in others) or not (split(name)[0] in TIME or kind in ("f", "M", "m")):
+        return False
+    table[header] = values
+    table.index, table.moments = header, kind in ("M", "m")
+    return True
 
 
 def read_csv(path: str | Path) -> Table:
@@ -104,9 +160,6 @@ def read_csv(path: str | Path) -> Table:
     mark = max(",;\t", key=lines[0][1].count)
     head, *rows = csv.reader([line for _, line in lines], delimiter=mark)
     head, at = [h.strip() for h in head], [k for k, _ in lines[1:]]
-    twice = [h for k, h in enumerate(head) if h in head[:k]]
-    if twice:
-        raise ValueError(f'data: {path} has two columns called "{twice[0]}". Rename one of them.')
     for k, row in zip(at, rows, strict=True):
         if len(row) != len(head):
             missing = f': there is none for "{head[len(row)]}"' if len(row) < len(head) else ""
@@ -114,8 +167,12 @@ def read_csv(path: str | Path) -> Table:
                 f"data: {path} has {len(head)} columns, but line {k} has {len(row)} cells{missing}."
             )
     table = Table({}, lambda k: f"{path}, line {at[k]}")
-    for header, cells in zip(head, zip(*rows, strict=True), strict=True):
-        table[header] = _cells(cells, mark, _in_column(table.place, header))
+    columns = list(zip(head, map(list, zip(*rows, strict=True)), strict=True))
+    read = [(h, _cells(cells, mark, _in_column(table.place, h))) for h, cells in columns]
+    if mark == ";":
+        marked = [cells for _, cells in columns]
+        read = _of_one_mark(read, marked, table.place)
+    _add(table, read, str(path))
     table.note = note
     return table
 
@@ -157,6 +214,43 @@ def _cells(cells: Sequence[str], mark: str, place: Place) -> np.ndarray | Words:
     return np.array(values, dtype=float)
 
 
+def _of_one_mark(
+    columns: list[tuple[str, Any]], cells: list[list[str]], place: Place
+) -> list[tuple[str, Any]]:
+    """The columns of a file, without those whose decimal mark another column contradicts.
+
+    In a file that has both marks, 1.234 may be a number with a mark of thousands; 12.5 is not.
+    """
+    found: dict[str, list[tuple[int, int]]] = {mark: [] for mark in ",."}  # (column, row)
+    for c, (_, values) in enumerate(columns):
+        for mark in ",." if not isinstance(values, Words) else "":
+            found[mark] += [(c, k) for k, cell in enumerate(cells[c]) if mark in cell]
+    out = list(columns)
+    for mark, other in (",.", ".,"):
+        for c in dict.fromkeys(c for c, _ in found[mark]):
+            own = [k for column, k in found[mark] if column == c]
+            clear = any(not GROUPED.fullmatch(cells[c][k].strip()) for k in own)
+            beside = sorted(found[other], key=lambda at: at[0] != c)
+            if beside and (beside[0][0] == c or not clear):
+                why = _both_marks((c, own[0]), beside[0], columns, cells, place)
+                out[c] = (columns[c][0], Unclear(why, place))
+    return out
+
+
+def _both_marks(
+    one: tuple[int, int], other: tuple[int, int], columns: list[tuple[str, Any]],
+    cells: list[list[str]], place: Place,
+) -> str:  # fmt: skip
+    """Why a column is unclear, with a cell of each decimal mark."""
+    here, there = (
+        f'{_in_column(place, columns[c][0])(k)}: "{cells[c][k].strip()}"' for c, k in (one, other)
+    )
+    return (
+        f"{here} has another mark than {there}, so one of them may be a mark of thousands. Write "
+        "all numbers of a file with one decimal mark, and without marks of thousands"
+    )
+
+
 def _number(word: str, mark: str) -> float | None:
     if word.lower() in MISSING:
         return np.nan
@@ -176,7 +270,9 @@ def table_of(data: TableLike) -> Table:
     if isinstance(data, Frame):
         return _frame(data)
     if isinstance(data, Mapping):
-        return Table({str(k): v for k, v in data.items()})
+        table = Table({})
+        _add(table, ((str(k), v) for k, v in data.items()), "the mapping")
+        return table
     raise TypeError(
         f"data: {type(data).__name__} is not a table. Give the path of a CSV or Parquet file, a "
         'data frame, or a mapping {"t": times, "h": values}.'
@@ -185,15 +281,14 @@ def table_of(data: TableLike) -> Table:
 
 def _frame(data: Any) -> Table:
     """A data frame as columns, with its index if that may be the times."""
-    if not data.columns.is_unique:
-        raise ValueError("data: two columns have the same name. Rename one of them.")
-    name, kind = str(data.index.name or ""), getattr(data.index.dtype, "kind", "")
     table = Table({}, lambda k: f"row {k + 1} (index {data.index[k]})")
-    header = name or "t"
-    if (split(name)[0] in TIME or kind in ("f", "M", "m")) and header not in data.columns:
-        table[header] = data.index.to_numpy()
-        table.index, table.moments = header, kind in ("M", "m")
-    table.update({str(c): data[c].to_numpy() for c in data.columns})
+    name, kind = str(data.index.name or ""), getattr(data.index.dtype, "kind", "")
+    names = [str(c) for c in data.columns]
+    if name not in names:
+        _add_index(table, name, data.index.to_numpy(), kind, names)
+    once = data.columns.is_unique
+    values = [data[c] if once else data.iloc[:, k] for k, c in enumerate(data.columns)]
+    _add(table, zip(names, (v.to_numpy() for v in values), strict=True), "the data frame")
     return table
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from typing import NamedTuple, TypeAlias
+import re
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,8 +14,10 @@ from ..base.types import Units
 from .data_files import MISSING, Column, Place, Words, _cell, numbers
 from .units import SECONDS
 
-EPOCH = datetime.datetime(1970, 1, 1)
+FRACTION = re.compile(r"[.,]\d{6}(\d{1,3})")  # of a second, from its seventh digit
+NANOSECOND, SECOND = np.timedelta64(1, "ns"), 1e9  # and how many of them a second has
 NUMBERS, DATES, ZONED = "numbers", "dates without a time zone", "dates with a time zone"
+Zero: TypeAlias = float | np.datetime64 | None  # a time that is zero in the model
 Time: TypeAlias = float | str | datetime.date | None  # as written by users
 
 
@@ -45,7 +48,7 @@ def converted(
 
 
 class Times(NamedTuple):
-    """Times in the model's unit; dates are in seconds since 1970."""
+    """Times in the model's unit; dates are whole nanoseconds (`datetime64[ns]`)."""
 
     values: np.ndarray
     kind: str = NUMBERS
@@ -64,10 +67,9 @@ def read_times(
     if not isinstance(given, Words):
         given = np.asarray(given)
         if given.dtype.kind == "M":
-            counts = (given - np.datetime64("1970-01-01")) / np.timedelta64(1, "ns")
-            return Times(np.where(np.isnat(given), np.nan, counts * 1e-9), DATES)
+            return Times(_in_nanoseconds(given, place), DATES)
         if given.dtype.kind == "m":
-            lengths = given / np.timedelta64(1, "ns") * 1e-9
+            lengths = given / NANOSECOND / SECOND
             return Times(lengths / _second(f"times of {name} are durations", units))
         if given.dtype.kind not in "biuf":
             cells = [_cell(v) for v in given.reshape(-1)]
@@ -77,11 +79,11 @@ def read_times(
 
 
 def _dates(words: Words) -> Times:
-    """Dates in ISO 8601."""
+    """Dates in ISO 8601, with up to nine digits of a second."""
     found, zones = [], set()
     for k, cell in enumerate(words):
         if cell.lower() in MISSING:
-            found.append(np.nan)
+            found.append(np.datetime64("NaT", "ns"))
             continue
         try:
             date = datetime.datetime.fromisoformat(cell)
@@ -97,8 +99,22 @@ def _dates(words: Words) -> Times:
             )
         if date.tzinfo is not None:
             date = date.astimezone(datetime.UTC).replace(tzinfo=None)
-        found.append((date - EPOCH) / datetime.timedelta(microseconds=1) * 1e-6)
-    return Times(np.array(found), ZONED if True in zones else DATES)
+        digits = FRACTION.search(cell)  # those that `fromisoformat` leaves out
+        rest = np.timedelta64(int(digits[1].ljust(3, "0")) if digits else 0, "ns")
+        found.append(_in_nanoseconds(np.array([date], "datetime64[us]"), words.place, k)[0] + rest)
+    return Times(np.array(found, "datetime64[ns]"), ZONED if True in zones else DATES)
+
+
+def _in_nanoseconds(dates: np.ndarray, place: Place, first: int = 0) -> np.ndarray:
+    """Dates from row `first` on as whole nanoseconds, which reach from 1678 to 2261."""
+    exact = dates.astype("datetime64[ns]")
+    year = "datetime64[Y]"
+    for k in np.flatnonzero((exact.astype(year) != dates.astype(year)) & ~np.isnat(dates)):
+        raise ValueError(
+            f"data: {place(first + k)}: the date {dates.reshape(-1)[k]} cannot be read, expected "
+            "one between 1678 and 2261. Correct it, or give times as numbers."
+        )
+    return exact
 
 
 def _second(what: str, units: Units) -> float:
@@ -112,7 +128,7 @@ def _second(what: str, units: Units) -> float:
     return SECONDS[unit]
 
 
-def origin_of(t0: Time, name: str, times: Times, units: Units) -> float | None:
+def origin_of(t0: Time, name: str, times: Times, units: Units) -> Zero:
     """The time that is zero in the model, of the same kind as the times of `name`."""
     if t0 is None:
         return None
@@ -123,16 +139,33 @@ def origin_of(t0: Time, name: str, times: Times, units: Units) -> float | None:
             f'data: t0 is "{t0}", but the times of {name} are {times.kind}. Write t0 in the same '
             'way: a number like 2.5, "2026-01-31T12:30:00", or "2026-01-31T12:30:00+01:00".'
         )
-    return float(zero.values[0])
+    return zero.values[0]
 
 
-def model_times(
-    name: str, times: Times, t0: Time, units: Units, first: float | None = None
-) -> np.ndarray:
-    """Times in the model's unit of time; dates are counted from `t0`, or else from `first`."""
+def model_times(name: str, times: Times, t0: Time, units: Units, first: Zero = None) -> np.ndarray:
+    """Times in the model's unit of time; dates are counted from `t0`, or else from `first`.
+
+    Dates are subtracted before they become numbers, so that no nanosecond is lost.
+    """
     origin = origin_of(t0, name, times, units)
     if times.kind == NUMBERS:
         return times.values if origin is None else times.values - origin
     if origin is None:
-        origin = np.nanmin(times.values) if first is None else first
-    return (times.values - origin) / _second(f"times of {name} are dates", units)
+        origin = first_of(times.values) if first is None else first
+    if origin is None:
+        return np.full(times.values.shape, np.nan)
+    one = SECOND * _second(f"times of {name} are dates", units)
+    elapsed: Any = times.values - origin
+    return elapsed / NANOSECOND / one
+
+
+def first_of(dates: np.ndarray) -> Zero:
+    """The earliest date; None if there is none."""
+    known = dates[~np.isnat(dates)]
+    return known.min() if known.size else None
+
+
+def written(date: Any) -> str:
+    """A date in ISO 8601, without zeros at its end."""
+    text = np.datetime_as_string(date, "ns")
+    return text.rstrip("0").rstrip(".") if "." in text else text

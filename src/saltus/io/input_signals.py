@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
 
+from ..base.names import unit_of
 from ..base.types import Units
 from ..system.inputs import Ramps, Steps
-from .data_files import TableLike, numbers, table_of, time_header
+from .data_files import Table, TableLike, numbers, table_of, time_header
 from .data_times import Time, converted, model_times, read_times
 from .units import split
 
@@ -27,7 +29,7 @@ def steps(
     the header of the values, with or without its unit. `time` is the header of the times; by
     default t, time or Time, or the index of a data frame. `t0` is the time or date that becomes
     zero in the model. `units` are those of the model, `{"t": "s", "u": "V"}`; columns are converted
-    to them.
+    to them. Without `units` numbers stay as they are, with a warning if a header has a unit.
     """
     return Steps(*_signal(data, column, time, t0, units))
 
@@ -60,6 +62,7 @@ def _signal(
             f"data: no column of times is called t, time or Time; there are "
             f'{", ".join(map(str, names.values()))}. Say which it is: time="{other}".'
         )
+    _warn_unconverted(column, split(wanted)[1], table, when, units)
     values = converted(column, column, table[wanted], split(wanted)[1], units, table.place)
     values = numbers(column, values, table.place)
     given = read_times(column, table[when], split(when)[1], units, table.place)
@@ -74,6 +77,21 @@ def _signal(
             "expected one value at each time. Drop one of them."
         )
     return t[order], values[order]
+
+
+def _warn_unconverted(column: str, unit: str, table: Table, when: str, units: Units) -> None:
+    """A warning if headers have units, and nobody said which units the model has."""
+    clock = split(when)[1]
+    found = {"t": "" if clock == "s" else clock, split(column)[0]: unit}
+    missing = {name: own for name, own in found.items() if own and not unit_of(units, name)}
+    if missing:
+        entries = ", ".join(f'"{name}": "{own}"' for name, own in missing.items())
+        warnings.warn(
+            f'data: "{column}" was not converted: its columns are in '
+            f"{' and '.join(missing.values())}, and units= does not say which units the model has. "
+            f"Write units={{{entries}}} if it has the same, or its own units instead.",
+            stacklevel=4,
+        )
 
 
 def _called(name: str, names: Mapping[str, str | None]) -> str:

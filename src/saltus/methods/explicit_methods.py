@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from ..base.foreign_parts import METHOD, constructs
 from .runge_kutta import Explicit
 from .tableaus import Tableau, explicit_tableau
 
@@ -48,6 +49,7 @@ def tsit5() -> Tableau:
     return explicit_tableau("Tsit5", 5, 5, a, b, c, [error])
 
 
+@constructs(METHOD)
 class Tsit5(Explicit):
     """Tsitouras' order 5(4): the default for ODEs. Settings: see `saltus.methods.Method`."""
 
@@ -64,6 +66,7 @@ def dopri5() -> Tableau:
     return explicit_tableau("Dopri5", 5, 5, rk.A, rk.B, rk.C, [rk.E.tolist()])
 
 
+@constructs(METHOD)
 class Dopri5(Explicit):
     """Dormand and Prince's order 5(4). Settings: see `saltus.methods.Method`."""
 
@@ -83,6 +86,7 @@ def dopri8() -> Tableau:
     )
 
 
+@constructs(METHOD)
 class Dopri8(Explicit):
     """Dormand and Prince's order 8(5, 3), for tight tolerances.
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.foreign_parts import METHOD, constructs
 from ..base.leaves import Leaves, Shapes, frozen
 from ..base.types import Flag, Scalar, Whole
 from ..linalg.dense import Factored
@@ -51,6 +52,7 @@ def _decouple() -> tuple[float, complex, np.ndarray, np.ndarray]:
 REAL, PAIR, T, T_INV = _decouple()
 
 
+@constructs(METHOD)
 class Radau5(Method):
     """Radau IIA of order 5, for stiff ODEs and for DAEs of index 1 and 2.
 

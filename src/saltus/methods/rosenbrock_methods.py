@@ -6,10 +6,12 @@ import functools
 
 import numpy as np
 
+from ..base.foreign_parts import METHOD, constructs
 from .rosenbrock import Rosenbrock
 from .tableaus import RosenbrockTableau, rows
 
 
+@constructs(METHOD)
 class Rodas5P(Rosenbrock):
     """Rodas5P of order 5(4), for stiff ODEs and DAEs of index 1, without Newton iterations.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import equinox as eqx
 import jax.numpy as jnp
 
+from ..base.foreign_parts import STEP_CONTROL, constructs
 from ..base.types import Array, Scalar
 
 
+@constructs(STEP_CONTROL)
 class PI(eqx.Module):
     """Proportional-integral step size control (Gustafsson 1991; Hairer and Wanner 1996).
 
@@ -30,6 +32,7 @@ class PI(eqx.Module):
         return jnp.clip(factor, self.shrink, self.grow)
 
 
+@constructs(STEP_CONTROL)
 class Fixed(eqx.Module):
     """Steps of one length `h`, shortened only at events and prescribed times (for order tests)."""
 

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.leaves import frozen
+from ..base.foreign_parts import MECHANISM, constructs
+from ..base.leaves import frozen, precise
 from ..base.text import picture
 from ..base.tracing import is_traced, is_tracer
 from ..base.types import Array, Flag, Function, Number, Params, Tree
@@ -41,6 +42,7 @@ FORMS = ("index1", "index2", "penalty")
 PENALTY = {"alpha": 1e7, "omega": 10.0, "xi": 1.0}
 
 
+@constructs(MECHANISM)
 class Mechanism:
     r"""Bodies with inertia, forces, constraints and contacts: $M\ddot q = F + \Phi_q^T\lambda$.
 
@@ -214,6 +216,7 @@ class Mechanism:
         """
         return animate(sol, lambda now, p: points(Motion(now), p), *args, **options)
 
+    @precise
     def start(
         self,
         q: Tree,
@@ -254,6 +257,7 @@ class Mechanism:
             f'Write start(..., phase="{next(iter(phases))}").'
         )
 
+    @precise
     def report(self, now: Instant, p: Params) -> Assembly:
         """Degrees of freedom, redundant constraints and residuals at the instant `now`.
 
@@ -261,6 +265,7 @@ class Mechanism:
         """
         return report(self.model, now, p)
 
+    @precise
     def energy(self, now: Instant | Motion, p: Params) -> Array:
         """Kinetic plus potential energy at `now` (only forces in `potential` count).
 
@@ -268,6 +273,7 @@ class Mechanism:
         """
         return self._over(lambda at: at.energy(), now, p)
 
+    @precise
     def residuals(self, now: Instant | Motion, p: Params) -> dict[str, Tree]:
         """Residuals of the position and velocity constraints at `now`, or at many instants."""
 
@@ -277,6 +283,7 @@ class Mechanism:
 
         return self._over(both, now, p)
 
+    @precise
     def impact(self, now: Instant | Motion, p: Params, phase: str | None = None) -> Tree:
         """The velocities after a plastic impact at `now` that makes the constraints hold.
 

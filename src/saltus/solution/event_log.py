@@ -13,6 +13,7 @@ import numpy as np
 
 from ..base.foreign_names import LOG, missing
 from ..base.host_programs import rarely
+from ..base.leaves import check_precision
 from ..base.tracing import is_tracer
 from ..base.types import Array, Scalar, Tree, Units, Whole
 from ..base.unreached_values import hide
@@ -45,6 +46,7 @@ class EventLog(eqx.Module):
 
     def of(self, name: str) -> EventLog:
         """Only the events called `name`."""
+        check_precision()
         if name not in self.names:
             raise KeyError(f'no event is called "{name}"; the events are {list(self.names)}.')
         wanted = self.which == self.names.index(name)
@@ -59,6 +61,7 @@ class EventLog(eqx.Module):
 
         If you index the arrays instead (`log.t[k]`), JAX clamps `k` to the last entry.
         """
+        check_precision()
         missing = k >= self.count
 
         def one(v: Array) -> Array:

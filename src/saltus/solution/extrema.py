@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from ..base.kernel import one_by_one
-from ..base.leaves import Leaves
+from ..base.leaves import Leaves, check_precision
 from ..base.names import leaf_names, unknown, value_of
 from ..base.results import Result
 from ..base.text import picture
@@ -197,6 +197,7 @@ class Extremes:
         return self._extremum(what, -1.0, places)[1]
 
     def _extremum(self: Any, what: str | Function, sign: float, places: int) -> tuple[Any, Any]:
+        check_precision()
 
         def one(tape: Tape, ok: Flag, rtol: Scalar) -> tuple[Any, Any]:
             return extremum(self.spec, tape, ok, what, sign, self.adapt, places, rtol)

@@ -15,8 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.leaves import check_precision
 from ..base.names import named
 from ..base.results import KINDS, Result
+from ..base.tracing import is_tracer
 from ..base.types import HostArray, Numbers, Tree, Units
 from ..system.hybrid import Instant
 from .event_log import EventLog
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from .solution import Solution
 
 FORMAT = 1
-UNKNOWN = ("at", "certificate", "min", "max", "spec", "tape", "error")
+UNKNOWN = ("at", "certificate", "min", "max", "argmin", "argmax", "spec", "tape", "error")
 
 
 # -- files --------------------------------------------------------------------------------------
@@ -65,6 +67,12 @@ class SavedSolution(Presented):
         """The output at any time; `side="left"` gives the limit from before a jump."""
         if side not in ("right", "left"):
             raise ValueError(f"sol(t, side=...): side is {side!r}, expected 'right' or 'left'.")
+        if any(map(is_tracer, jax.tree.leaves(t))):
+            raise TypeError(
+                "sol(t): a solution that was saved or pickled is plain numbers, expected a time "
+                "that is a number, not one inside jax.grad, jax.jit or jax.vmap. Solve again there."
+            )
+        check_precision()
         check_inside(self, t)
         if np.ndim(self.result):
             lanes = [self[k](t, side) for k in range(len(self.kept))]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.foreign_names import ATTRIBUTES, missing
-from ..base.leaves import check_precision
+from ..base.leaves import check_precision, in_double_precision
 from ..base.pickling import Unchanging
 from ..base.results import KINDS, Result, SolveError
 from ..base.tracing import is_tracer
@@ -179,7 +179,8 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
     on_grazing: str = eqx.field(static=True, repr=False, default="record")
 
     def __repr__(self) -> str:
-        return describe(self, slowed(self))
+        with in_double_precision():  # even where it was switched off
+            return describe(self, slowed(self))
 
     def __reduce__(self) -> tuple:
         """Pickling keeps the numbers of a solution, as `save` does, but not its model."""
@@ -215,6 +216,7 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
     @property
     def events(self) -> EventLog:
         """The events in order, differentiable."""
+        check_precision()
         count = self.stats.events
         if is_tracer(count):
             size = min(self.max_events, self.tape.kind.shape[-1])
@@ -249,6 +251,7 @@ class Solution(Presented, Extremes, Unchanging, eqx.Module):
 
         With `whole=True`, instants with all states instead of outputs.
         """
+        check_precision()
         found = course(self.spec, self.tape, fractions, whole)
         return found._replace(y=self.adapt(found.y)) if whole and self.adapt else found
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..base.foreign_parts import SCENARIO, constructs
 from ..base.names import ENTRY, _locate, _numbers, leaf_names, unknown, with_values
 from ..base.types import Number, Params
 from ..methods import Method
@@ -14,6 +15,7 @@ from ..system.hybrid import HybridSystem, Instant
 from .solving import solve
 
 
+@constructs(SCENARIO)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenario:
     """A system with its start, parameters and end: everything needed to simulate it.

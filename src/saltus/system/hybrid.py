@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import equinox as eqx
 import numpy as np
 
+from ..base.foreign_names import answered
+from ..base.foreign_parts import EVENT, INSTANT, SYSTEM, TICKS, TIME_EVENT, constructs
 from ..base.text import picture
 from ..base.tracing import is_tracer
 from ..base.tracing_errors import UNTRACEABLE, noted, untraceable
@@ -22,6 +25,7 @@ Direction = Literal["falling", "rising", "either"]
 DIRECTIONS = {"falling": -1, "rising": 1, "either": 0}
 
 
+@constructs(INSTANT)
 class Instant(eqx.Module):
     """Everything that a model function can read: the time, the states, the inputs.
 
@@ -132,6 +136,7 @@ def _name(kind: str, name: object) -> None:
         )
 
 
+@constructs(EVENT)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Event:
     """Something that happens when `guard(now, p)` crosses zero.
@@ -198,6 +203,7 @@ class Ticks:
     offset: Number | Function = 0.0
 
 
+@functools.partial(answered, table=TICKS)
 def every(period: Number | Function, offset: Number | Function = 0.0) -> Ticks:
     """The times `offset + k * period` strictly after the start, for `TimeEvent`.
 
@@ -210,6 +216,7 @@ def every(period: Number | Function, offset: Number | Function = 0.0) -> Ticks:
     return Ticks(period, offset)
 
 
+@constructs(TIME_EVENT)
 @dataclasses.dataclass(frozen=True, eq=False)
 class TimeEvent:
     """Something that happens at a time known in advance.
@@ -233,6 +240,7 @@ class TimeEvent:
         check_function(owner, "reset", self.reset, optional=True)
 
 
+@constructs(SYSTEM)
 @dataclasses.dataclass(frozen=True, eq=False)
 class HybridSystem:
     """A system that flows and jumps. Every model function is `(now, p) -> value`.

@@ -5,12 +5,15 @@ Other ways to write a model are in mass_matrices.py, modes.py and sliding_modes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from ..base.foreign_names import answered
+from ..base.foreign_parts import SYSTEM
 from ..base.leaves import split
 from ..base.text import picture
 from ..base.types import Function, Params, Tree
@@ -25,6 +28,7 @@ class Implicit(NamedTuple):
     z: Tree
 
 
+@functools.partial(answered, table=SYSTEM)
 def fully_implicit(
     residual: Function,
     *, events: Sequence[Event | TimeEvent] = (), rate: Function | None = None,

@@ -6,6 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.foreign_parts import SIGNAL, constructs
+from ..base.leaves import check_precision
 from ..base.tracing import is_tracer
 from ..base.types import Array, Flag, Numbers, Scalar, Vector, Whole
 
@@ -17,6 +19,7 @@ class Signal(eqx.Module):
     values: Array
 
     def __init__(self, times: Numbers, values: Numbers):
+        check_precision()
         self.times = jnp.asarray(times, dtype=float)
         self.values = jnp.asarray(values, dtype=float)
         name = type(self).__name__
@@ -50,6 +53,7 @@ class Signal(eqx.Module):
         return jnp.where(backward, jnp.searchsorted(self.times, t, side="left"), after)
 
 
+@constructs(SIGNAL)
 class Steps(Signal):
     """A piecewise constant input: `values[j]` from `times[j]` to the next time.
 
@@ -76,6 +80,7 @@ class Steps(Signal):
         return self.values[jnp.clip(segment - 1, 0, self.values.shape[0] - 1)]
 
 
+@constructs(SIGNAL)
 class Ramps(Signal):
     """A piecewise linear input through `values[j]` at `times[j]`, constant outside of the times."""
 

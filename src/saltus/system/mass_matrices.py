@@ -7,6 +7,7 @@ and differential states that are combinations of the entries of x: `Split` finds
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +18,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ..base.captured_values import current
+from ..base.foreign_names import answered
+from ..base.foreign_parts import SYSTEM
 from ..base.jax_names import under_jit
 from ..base.leaves import split as tree_split
 from ..base.text import picture
@@ -32,6 +35,7 @@ MAX_ZERO, MIN_NONZERO = 1e-13, 1e-9
 Mass: TypeAlias = "Function | _Constant"  # M, or the inverse of a constant one
 
 
+@functools.partial(answered, table=SYSTEM)
 def mass_matrix(
     mass: Function | Matrix | HostArray,
     flow: Function,

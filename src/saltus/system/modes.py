@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,11 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.foreign_names import answered
+from ..base.foreign_parts import EXIT, MODE, SYSTEM, constructs
 from ..base.text import picture
 from ..base.types import Array, Function, Number, Params, Tree, Whole
 from .hybrid import Direction, Event, HybridSystem, Instant, TimeEvent, called, check_function
 
 
+@constructs(EXIT)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exit:
     """Leave a mode for the mode `to` when `guard(now, p)` crosses zero.
@@ -35,6 +39,7 @@ class Exit:
     undo: Function | None = None
 
 
+@constructs(MODE)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mode:
     """A mode of an `automaton`.
@@ -52,6 +57,7 @@ class Mode:
     rate: Function | None = None
 
 
+@functools.partial(answered, table=SYSTEM)
 def automaton(
     modes: Mapping[str, Mode],
     *, events: Sequence[Event | TimeEvent] = (), rate: Function | None = None,

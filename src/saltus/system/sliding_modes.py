@@ -8,6 +8,7 @@ surface. Written with `where` such a model chatters for ever; here sliding is a 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -15,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.foreign_names import answered
+from ..base.foreign_parts import SYSTEM
 from ..base.leaves import split
 from ..base.text import picture
 from ..base.tracing import is_tracer
@@ -29,6 +32,7 @@ NEWTON_ROUNDS = 3  # on the way back to the surface; each squares the distance
 EPS = float(np.finfo(float).eps)
 
 
+@functools.partial(answered, table=SYSTEM)
 def sliding(
     surface: Function,
     above: Function,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.host_programs import rarely
+from ..base.leaves import precise
 from ..base.losses import of_numbers, scalar, uncompiled, unless_nan
 from ..base.pickling import LeftBehind, Portable
 from ..base.tracing import is_traced
@@ -138,6 +139,7 @@ BENDS = "derivatives from both sides differ: the loss jumps or bends here"
 ONE_SIDE = "the loss exists on one side only: this is the boundary of what p may be"
 
 
+@precise
 def certify(
     loss: Callable[[Params], Number], p: Params, *, differences: bool = False
 ) -> LossCertificate:

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from ..base.extras import available
 from ..base.losses import numbers_of, scalar
 from ..base.names import number_names
-from ..base.text import number, table
+from ..base.text import message_of, number, table
 from ..base.types import Number, Params, Tree
 from ..continuous import Continuous
 from ..continuous.api import solving
@@ -229,7 +229,7 @@ def seconds_of(fn: Callable, p: Params) -> float:
 
 
 def _first_sentence(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(message_of(error).split()) or type(error).__name__
     return textwrap.shorten(text.split(". ")[0].rstrip(".") + ".", NOTE_LENGTH, placeholder=" ...")
 
 

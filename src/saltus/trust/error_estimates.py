@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.leaves import precise
 from ..base.losses import of_numbers, scalar, uncompiled, unless_nan
 from ..base.names import path_name
 from ..base.types import Number, Params, Scalar, Tree
@@ -44,6 +45,7 @@ class Estimate(eqx.Module):
         return "\n".join(lines)
 
 
+@precise
 def error_estimate(loss: Callable[[Params], Number], p: Params) -> Estimate:
     """The value and the gradient of `loss(p)`, and estimates of their discretisation errors.
 

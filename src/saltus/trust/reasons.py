@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from ..base.types import Array, Flag, Scalar, Whole
 from .verdict import DEGRADED, TRUSTED, UNTRUSTED
 
+DISAGREE = "tangent and adjoint sweep disagree"  # only a reason where no other explains it
 ACCUMULATED_TOLERANCES = 10  # errors of many steps add up: closer values cannot be told apart
 
 
@@ -54,6 +55,12 @@ def above(value: Array, limit: Array | float) -> Array:
     return ~(value <= limit)
 
 
+def worse(e: Evidence, value: Array, some: Array | float, bad: Array | float) -> tuple[Flag, Flag]:
+    """Whether a number is above two limits; a guard that jumps explains one that is not finite."""
+    told = e.leaps & ~jnp.isfinite(value)
+    return above(value, some) & ~told, above(value, bad) & ~told
+
+
 TABLE = (
     Reason(
         "the solve failed",
@@ -73,12 +80,12 @@ TABLE = (
     Reason(
         "a guard seems to have crossed zero unseen",
         "It changes faster than the steps resolve: write solve(..., resolve_guards=True).",
-        lambda e: (False, e.unseen),
+        lambda e: (False, e.unseen & ~e.leaps),
     ),
     Reason(
         "an event is almost grazing",
         "Derivatives of its time grow without bound as it grazes: tighten rtol and atol.",
-        lambda e: (above(e.grazing, e.promised), above(e.grazing, 0.1)),
+        lambda e: worse(e, e.grazing, e.promised, 0.1),
     ),
     Reason(
         "simultaneous events that do not commute",
@@ -108,13 +115,13 @@ TABLE = (
     Reason(
         "errors grow along the solution",
         "Shorten the time span, or tighten rtol and atol.",
-        lambda e: (above(e.growth, 1e-4), above(e.growth, 0.1)),
+        lambda e: worse(e, e.growth, 1e-4, 0.1),
     ),
     Reason(
         "derivatives change within the error of the solution",
         "The model is strongly nonlinear here, or at rest, so the steps are too long for the "
         "derivatives: tighten rtol and atol, or write method=saltus.Tsit5(max_step=...).",
-        lambda e: (above(e.shift, e.promised), above(e.shift, 0.1)),
+        lambda e: worse(e, e.shift, e.promised, 0.1),
     ),
     Reason(
         "the equations for algebraic states are ill-conditioned",
@@ -127,7 +134,7 @@ TABLE = (
         lambda e: (above(e.drift, 100), ~jnp.isfinite(e.drift)),
     ),
     Reason(
-        "tangent and adjoint sweep disagree",
+        DISAGREE,
         "This should not happen: please report it with the model.",
         lambda e: (above(e.dot, 1e-10), above(e.dot, 1e-7)),
     ),
@@ -140,3 +147,11 @@ TABLE = (
 )
 REASONS = tuple(reason.text for reason in TABLE)
 ADVICE = tuple(reason.advice for reason in TABLE)
+
+
+def levels_of(evidence: Evidence) -> Array:
+    """How bad each reason is, in the order of `REASONS`."""
+    levels = jnp.stack([reason.level(evidence).astype(jnp.int32) for reason in TABLE])
+    own = jnp.asarray([text == DISAGREE for text in REASONS])
+    explained = jnp.max(jnp.where(own, TRUSTED, levels)) >= UNTRUSTED
+    return jnp.where(own & explained, TRUSTED, levels)

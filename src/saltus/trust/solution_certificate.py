@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.host_programs import rarely
+from ..base.leaves import precise
 from ..base.names import entry_name
 from ..base.results import Result
 from ..base.tracing import is_traced
@@ -28,7 +29,7 @@ from .hidden_kinks import Kink, hidden_kinks, passed
 from .landings import landings
 from .margins import INF, Margins, Measured, measure, nearest, promised
 from .parameter_margins import margins_of
-from .reasons import ACCUMULATED_TOLERANCES, REASONS, TABLE, Evidence, above
+from .reasons import ACCUMULATED_TOLERANCES, REASONS, Evidence, above, levels_of
 from .text import report
 from .verdict import DEGRADED, TRUSTED, UNTRUSTED, Judged
 
@@ -127,6 +128,7 @@ def radius(now: Margins, change: Margins) -> Scalar:
     return jnp.min(jnp.where(unknown, jnp.nan, times), initial=INF)
 
 
+@precise
 def moved(sol: Solution, direction: Tree) -> Margins:
     """The first-order motion of the margins when p moves along `direction`."""
     leaves = jax.tree.leaves(direction)
@@ -140,6 +142,7 @@ def moved(sol: Solution, direction: Tree) -> Margins:
     return jax.jvp(functools.partial(margins_of, sol), (p,), (step,))[1]
 
 
+@precise
 def certificate(sol: Solution) -> Certificate:
     """The certificate of the solution `sol`."""
     if jnp.ndim(sol.result):
@@ -324,8 +327,7 @@ def _levels(
         dot=grown.dot,
         leaps=found.leaps,
     )
-    levels = [reason.level(evidence).astype(jnp.int32) for reason in TABLE]
-    return jnp.stack(levels), most
+    return levels_of(evidence), most
 
 
 @rarely
