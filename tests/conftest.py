@@ -70,7 +70,7 @@ def compilations():
 CORE = {
     "test_jax_names", "test_sweeps", "test_sweep_inputs", "test_recompile", "test_unreached_values",
     "test_dae_edges", "test_when", "test_save_times", "test_captured_values", "test_captured_reads",
-    "test_loops_in_models",
+    "test_loops_in_models", "test_host_programs", "test_guard_outline", "test_program_cache",
 }  # fmt: skip
 
 
