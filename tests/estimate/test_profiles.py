@@ -1,10 +1,11 @@
-"""Profiles: what they cost, and what is kept of them."""
+"""Profiles: what they cost, and intervals of a fit that was stopped: where they are given."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import saltus
-from saltus.estimate import monitor, search
+from saltus.estimate import monitor, noise_origin, search
 from saltus.estimate.search import REFIT_ITERATIONS
 
 DECAY = saltus.HybridSystem(
@@ -89,3 +90,41 @@ def test_a_profile_shows_where_it_is_and_can_be_interrupted(monkeypatch, capsys,
     stop(monkeypatch, lambda stage, number: True)
     with pytest.raises(KeyboardInterrupt):
         fit.profile("k", points=7)
+
+
+# -- where intervals are given --------------------------------------------------------------------
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_fit_that_was_stopped_has_intervals_where_it_is_a_minimum(monkeypatch, at_the_end):
+    """Interrupted after its search: at the minimum. After one iteration: elsewhere."""
+
+    def impatient(*_, **options):
+        if options.get("again", True):
+            raise KeyboardInterrupt
+        return noise(*_, **options)
+
+    noise = noise_origin.with_noise
+    if at_the_end:
+        monkeypatch.setattr("saltus.estimate.fitting.with_noise", impatient)
+    else:
+        stop(monkeypatch, lambda stage, number: number == 1)
+    fit = fitted()
+    assert fit.result == "interrupted"
+    assert np.isfinite(fit.sd).all() == at_the_end
+    words = "and a minimum" if at_the_end else "not a minimum: no intervals are given"
+    assert words in fit.message
+    assert ("No intervals" in repr(fit)) is not at_the_end
+
+
+def test_a_minimum_for_other_noise_is_not_a_minimum(monkeypatch):
+    """x and y disagree about k; with the noise found at the end, another value is best."""
+    both = saltus.HybridSystem(
+        lambda now, p: {"x": -p["k"] * now.x["x"], "y": -p["k"] * now.x["y"]}
+    )
+    t = np.linspace(0.1, 3.0, 20)
+    rough = np.exp(-1.5 * t) + 0.1 * jnp.sin(7.0 * t)
+    table = {"t": t, "x": np.exp(-t), "y": np.asarray(rough)}
+    start = saltus.Instant(t=0.0, x={"x": 1.0, "y": 1.0})
+    stop(monkeypatch, lambda stage, number: stage == "noise estimated")
+    fit = saltus.fit(both, table, {"k": 1.2}, start=start, t1=3.0, search="local")
+    assert fit.result == "interrupted"
+    assert "not a minimum" in fit.message and not np.isfinite(fit.sd).any()
