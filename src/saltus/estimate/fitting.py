@@ -34,12 +34,11 @@ from .optimisers import LEAST_SQUARES, OUT_OF_ITERATIONS, Ending, Limits, Optimi
 from .optimisers import optimiser as named_optimiser
 from .residuals import LOSSES, How
 from .result import Fit, Fitted, compared
-from .search import SEARCHES, Found, Search
+from .search import LEAST_SQUARES_NUMBERS, SEARCHES, Found, Search
 from .selection import BoundsLike, FreeNames
 from .setup import Setup, scenario_of, set_up
 from .shooting import shoot_and_fit
 
-LEAST_SQUARES_NUMBERS = 300  # with more free numbers, least squares is not the default
 LATE_SPANS = 1e4  # in spans of the data: data that begin later after the start use another clock
 CLOCK_SECONDS = 1e8  # clocks that count seconds from 1970 passed this in 1973
 SETTINGS = (

@@ -11,6 +11,7 @@ from . import search as searching
 from .monitor import Monitor
 from .noise import Likelihood
 from .objective import Objective
+from .optimisers import Ending
 from .result import compared
 from .search import Found, Search
 from .setup import Setup
@@ -52,6 +53,8 @@ def with_noise(
             break
         monitor.enter("noise estimated", objective)
         found = searching.judged(objective, plan.local(objective, found.u, monitor), plan)
+    if not again and np.isfinite(found.loss):  # with this noise it may be a minimum no longer
+        found = searching.judged(objective, Ending(found.u, False, found.message), plan)
     return dataclasses.replace(found, loss=objective.value(found.u)), objective, origin
 
 

@@ -231,26 +231,32 @@ class Fit(Portable):
 
     # -- more on request --------------------------------------------------------------------------
     def profile(
-        self, name: str, points: int = 15, level: float = 0.95, reach: float = 4.0
-    ) -> uncertainty.Profile:
+        self, name: str, points: int = 15, level: float = 0.95, reach: float = 4.0,
+        progress: bool | None = None,
+    ) -> uncertainty.Profile:  # fmt: skip
         """Refit everything else for values of the number `name` around its estimate. This gives an
         interval without the assumption that the loss is a parabola.
 
         `points` is the number of values, `level` the confidence level of the interval, and `reach`
-        how far values go to either side, in standard deviations.
+        how far values go to either side, in standard deviations. Each value takes few iterations
+        of least squares, whatever the optimiser of the fit (L-BFGS-B for many numbers). `progress`
+        shows a line, by default on a terminal. Ctrl-C keeps the values that are finished.
         """
         from .monitor import Monitor
 
         self._needs_model("profile")
-        monitor = Monitor(self.names, progress=False)
-        refit = lambda target, rest: self._search.local(target, rest, monitor)
+        monitor = Monitor(self.names, progress)
         sd = np.nan
         if name in self.names:
             k = self.names.index(name)
             sd = float(self.sd[k] / max(abs(self._objective.free.slopes(self.u)[k]), 1e-300))
-        return uncertainty.profile(
-            self._objective, self.u, name, sd, refit, self._freedom, points, level, reach
-        )
+        try:
+            return uncertainty.profile(
+                self._objective, self.u, name, sd, self._search.refit, monitor, self._freedom,
+                points, level, reach,
+            )  # fmt: skip
+        finally:
+            monitor.close()
 
     def exact(self) -> uncertainty.Certainty:
         """Covariance and intervals from the exact Hessian instead of the Gauss–Newton matrix."""

@@ -22,6 +22,8 @@ from .optimisers import (
     Limits,
     OptimiserLike,
     Unconstrained,
+    l_bfgs_b,
+    least_squares,
     sobol,
     steepest,
 )
@@ -30,6 +32,8 @@ from .step_limits import Cautious
 SEARCHES = ("auto", "local", "horizon", "multistart", "shooting")
 FLAT_COSINE = 1e-4  # largest between residuals and a column of the Jacobian at a minimum
 FLAT_SLOPE = 1e-3  # largest entry of the gradient there, in units of the loss, for many numbers
+LEAST_SQUARES_NUMBERS = 300  # with more free numbers, least squares is not the default
+REFIT_ITERATIONS, REFIT_TOLERANCE = 100, 1e-10  # of each point of a profile
 SHORTEST_STAGE = 1 / 64  # of a horizon
 MOST_STAGES = 40
 STAGE_LEASH, WHOLE_LEASH = (
@@ -72,6 +76,16 @@ class Search:
         if target.best is not None and target.best[0] < target.value(ending.u) and not squares:
             return dataclasses.replace(ending, u=target.best[1])
         return ending
+
+    def refit(self, target: Unconstrained, u: np.ndarray, monitor: Monitor) -> Ending:
+        """A minimum near `u`, by few iterations of second order, however the fit was found."""
+        limits = Limits(REFIT_ITERATIONS, max(self.limits.tolerance, REFIT_TOLERANCE))
+        if self.name in LEAST_SQUARES:
+            return self.method(target, u, monitor, limits, **self.options)
+        method: Callable[..., Ending] = l_bfgs_b
+        if u.size <= LEAST_SQUARES_NUMBERS:
+            method = least_squares
+        return method(target, u, monitor, limits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,13 +8,14 @@ exact Hessian in place of $J^T J$ on request.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import scipy.special
 
 from ..base.text import number, table
+from .monitor import Monitor
 from .objective import Objective
 from .optimisers import Ending, Unconstrained
 from .parameters import Free
@@ -235,17 +236,24 @@ class Profile:
     low: float  # NaN where the profile did not rise far enough within the range
     high: float
     threshold: float
+    interrupted: bool = False
 
     def __repr__(self) -> str:
-        return f"Profile of {self.name}: {self.low:.6g} to {self.high:.6g}"
+        note = ""
+        if self.interrupted:
+            many = int(np.sum(~np.isnan(self.losses)))
+            note = f" (interrupted after {many} of {self.losses.size} values)"
+        return f"Profile of {self.name}: {self.low:.6g} to {self.high:.6g}{note}"
 
 
 def profile(
     objective: Objective, u: np.ndarray, name: str, sd: float,
-    refit: Callable[[Held, np.ndarray], Ending], freedom: float | None,
+    refit: Callable[[Held, np.ndarray, Monitor], Ending], monitor: Monitor, freedom: float | None,
     points: int = 15, level: float = 0.95, reach: float = 4.0,
 ) -> Profile:  # fmt: skip
-    """Refit everything else for values of `name` around its estimate, outwards from the middle."""
+    """Refit everything else for values of `name` around its estimate, outwards from the middle.
+
+    After an interrupt, values that are not finished have NaN as their loss."""
     free: Free = objective.free
     if name not in free.names:
         raise ValueError(f'profile: "{name}" is not free; there are {", ".join(free.names)}.')
@@ -254,22 +262,38 @@ def profile(
     grid = np.clip(
         u[k] + width * np.linspace(-1, 1, points | 1), objective.low[k], objective.high[k]
     )
-    losses = np.full(grid.size, np.inf)
-    middle = grid.size // 2
-    for way in (range(middle, grid.size), range(middle - 1, -1, -1)):
-        rest = np.delete(u, k)
-        for m in way:
-            held = Held(objective, k, float(grid[m]))
-            if not np.isfinite(held.value(rest)):
-                break  # further values cannot be simulated
-            if rest.size:
-                rest = refit(held, rest).u
-            losses[m] = objective.value(held.whole(rest))
+    losses = np.full(grid.size, np.nan)
+    try:
+        for m, loss in _losses(objective, u, k, grid, refit, monitor):
+            losses[m] = loss
+        interrupted = False
+    except KeyboardInterrupt:
+        if np.isnan(losses).all():
+            raise
+        interrupted = True
     rise = 0.5 * quantile(level, freedom) ** 2
     values = np.array([float(free.natural(np.insert(np.delete(u, k), k, g))[k]) for g in grid])
-    least = losses.min()
-    low, high = _crossing(values, losses - least - rise, int(losses.argmin()))
-    return Profile(name, values, losses, low, high, least + rise)
+    least = np.nanmin(losses)
+    low, high = _crossing(values, losses - least - rise, int(np.nanargmin(losses)))
+    return Profile(name, values, losses, low, high, least + rise, interrupted)
+
+
+def _losses(
+    objective: Objective, u: np.ndarray, k: int, grid: np.ndarray,
+    refit: Callable[[Held, np.ndarray, Monitor], Ending], monitor: Monitor,
+) -> Iterator[tuple[int, float]]:  # fmt: skip
+    """The least loss at each value of number `k`; infinite beyond what can be simulated."""
+    middle, done = grid.size // 2, 0
+    for way in (range(middle, grid.size), range(middle - 1, -1, -1)):
+        rest, possible = np.delete(u, k), True
+        for m in way:
+            held, done = Held(objective, k, float(grid[m])), done + 1
+            possible = possible and bool(np.isfinite(held.value(rest)))
+            if possible and rest.size:
+                name = objective.free.names[k]
+                monitor.enter(f"profile of {name}, value {done} of {grid.size}", held)
+                rest = refit(held, rest, monitor).u
+            yield m, objective.value(held.whole(rest)) if possible else np.inf
 
 
 def _crossing(values: np.ndarray, off: np.ndarray, best: int) -> tuple[float, float]:
@@ -285,4 +309,5 @@ def _crossing(values: np.ndarray, off: np.ndarray, best: int) -> tuple[float, fl
                 end = values[m] + (values[m + step] - values[m]) * (-a) / (b - a)
                 break
         ends.append(float(end))
-    return min(ends), max(ends)
+    low, high = ends if values[0] <= values[-1] else reversed(ends)
+    return low, high  # NaN at one end says nothing about the other
