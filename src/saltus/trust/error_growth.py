@@ -23,6 +23,7 @@ CANCELLATION_PART = 1e-5  # share with which terms that may cancel enter the sca
 DECAY_PART = (
     0.1  # tangents that are smaller at the end count as if they were this part of the largest
 )
+ERROR_MARGIN = 10.0  # by which estimated errors may be too small; beyond that, tolerances count
 MOST_ALGEBRAIC_NUMBERS = 64  # with more, the equations are not examined row by row
 
 
@@ -33,7 +34,7 @@ class Growth(NamedTuple):
     dot: Scalar  # the relative difference of tangent and adjoint sweep
     moves: Array  # whether the time of a row depends on the start or on parameters
     planned: Scalar  # least distance from the end to a planned time that depends on them
-    shift: Scalar  # the relative change of derivatives when all states change by their tolerances
+    shift: Scalar  # the relative change of derivatives when all states change by their errors
     off: (
         Vector  # how far the states of each row are off, by the local errors of all steps before it
     )
@@ -137,29 +138,32 @@ def growth(sol: Solution) -> Growth:
     dot = _dot(run, p, s0, columns[2], seeds, [v[2] for v in ends], values)
     finer = _finer(sol, jax.tree.map(lambda v: v[1:], wide))
     compared = jax.tree.map(lambda v: v[1:], (rows, ends))
-    shift = jnp.max(jax.vmap(lambda *v: _shift(sol, *v))(*_lanes(finer, slice(2)), *compared))
-    off, late = _off(sol, _lanes(finer, 2)[0])
+    off, late = _off(sol, [v[0, 2] for v in finer[0]])
+    used = jnp.where(jnp.arange(off.size) <= sol.tape.n, off, 0.0)
+    share = jnp.minimum(1.0, ERROR_MARGIN * jnp.max(used))
+    finer = jax.tree.map(lambda v: (v[0] + share * (v[1] - v[0]))[:2], finer)
+    shift = jnp.max(jax.vmap(lambda *v: _shift(sol, *v))(*finer, *compared))
     return Growth(ratio, dot, moves, _planned(sol, ends), shift, off, late, (wide[0], rows))
 
 
-def _lanes(tangents: T, which: int | slice) -> T:
-    return jax.tree.map(lambda v: v[which], tangents)
-
-
 def _finer(sol: Solution, columns: tuple) -> tuple[list[Array], list[Array]]:
-    """Tangents along a tape that is off by the tolerances, with finer steps.
+    """Tangents along the tape, and along one that is off by the tolerances, with finer steps.
 
     First the tangents of two columns, then the propagated local errors of all steps (M47)."""
     model, tape = sol.spec.model, sol.tape
     sizes = _scales(sol, model.x_of(tape))
-    moved = [v + s.astype(v.dtype) for v, s in zip(model.x_of(tape), sizes, strict=True)]
-    other = model.with_x(tape, moved)
-    there = dataclasses.replace(sol, tape=other)
     point = (parameters(sol), first_state(tape), jnp.ones(()))
-    run = lambda p, s, probe: remade(there, p, s, probe)
     wide = jax.tree.map(lambda v: jnp.concatenate([v, jnp.zeros_like(v[:1])]), columns)
     probes = jnp.asarray([0.0, 0.0, 1.0])
-    return jax.vmap(lambda d, e: jax.jvp(run, point, (*d, e))[1])(wide, probes)
+
+    def moved(part: Scalar) -> tuple[list[Array], list[Array]]:
+        xs = zip(model.x_of(tape), sizes, strict=True)
+        other = model.with_x(tape, [v + (part * s).astype(v.dtype) for v, s in xs])
+        there = dataclasses.replace(sol, tape=other)
+        run = lambda p, s, probe: remade(there, p, s, probe)
+        return jax.vmap(lambda d, e: jax.jvp(run, point, (*d, e))[1])(wide, probes)
+
+    return jax.lax.map(moved, jnp.asarray([0.0, 1.0]))
 
 
 def _off(sol: Solution, errors: list) -> tuple[Vector, Vector]:
@@ -177,7 +181,7 @@ def _off(sol: Solution, errors: list) -> tuple[Vector, Vector]:
 
 
 def _shift(sol: Solution, finer: list, last: list, rows: list, ends: list) -> Scalar:
-    """How much tangents change along a tape that is off by the tolerances, with finer steps.
+    """How much tangents change along a tape that is off by the errors, with finer steps.
 
     While states are at rest, steps can become far too long for the tangents."""
     model, tape = sol.spec.model, sol.tape
