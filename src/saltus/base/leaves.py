@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .jax_names import under_jit
 from .names import dotted_name, expression
 from .types import Array, Flag, Leaves, Number, Scalar, Shapes, T, Tree, Treedef
 
@@ -116,7 +117,7 @@ def split(tree: Tree, floats_only: bool = False) -> tuple[Shape, Leaves, Leaves]
     for leaf in flat:
         kind = _kind(leaf)
         if kind == "i" and floats_only:
-            leaf, kind = jnp.asarray(leaf, dtype=jnp.float64), "f"
+            leaf, kind = array_of(leaf, np.float64), "f"
         kinds.append(kind)
         if kind == "f":
             floats.append(as_array(leaf))
@@ -131,6 +132,13 @@ def split(tree: Tree, floats_only: bool = False) -> tuple[Shape, Leaves, Leaves]
     return shape, tuple(floats), tuple(others)
 
 
+def array_of(value: object, dtype: Any = None) -> Array:
+    """`jnp.asarray(value, dtype)`; for a number that is known, without compiling a conversion."""
+    if under_jit() or not isinstance(value, bool | int | float | np.ndarray | np.generic):
+        return jnp.asarray(value, dtype=dtype)
+    return jax.device_put(np.asarray(value, dtype))
+
+
 def as_array(leaf: Number) -> Array:
     """An array of the leaf's own dtype; Python floats become float64, integers int64.
 
@@ -139,9 +147,9 @@ def as_array(leaf: Number) -> Array:
     if isinstance(leaf, jax.Array):
         return jax.lax.convert_element_type(leaf, leaf.dtype) if leaf.weak_type else leaf
     if isinstance(leaf, bool):
-        return jnp.asarray(leaf)
+        return array_of(leaf)
     if isinstance(leaf, float):
-        return jnp.asarray(leaf, dtype=jnp.float64)
+        return array_of(leaf, np.float64)
     if isinstance(leaf, int):
         return jnp.asarray(leaf, dtype=jnp.int64)
     return jnp.asarray(leaf)

@@ -253,18 +253,18 @@ class Passes:
 
 @functools.lru_cache(maxsize=64)
 def _whole(value: int) -> Whole:
-    return jnp.asarray(value, jnp.int32)
+    return jax.device_put(np.asarray(value, np.int32))
 
 
 @functools.lru_cache(maxsize=2)
 def _flag(value: bool) -> Flag:
-    return jnp.asarray(value, bool)
+    return jax.device_put(np.asarray(value, bool))
 
 
 def _zeros(tree: Tree) -> Tree:
     def one(v: jax.ShapeDtypeStruct) -> Array:
         plain = isinstance(v.dtype, np.dtype)  # false for random keys
-        return jnp.asarray(np.zeros(v.shape, v.dtype)) if plain else jnp.zeros(v.shape, v.dtype)
+        return jax.device_put(np.zeros(v.shape, v.dtype)) if plain else jnp.zeros(v.shape, v.dtype)
 
     return jax.tree.map(one, tree)
 

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..base.leaves import Leaves, check_precision, split
+from ..base.leaves import Leaves, array_of, check_precision, split
 from ..base.tracing import is_tracer
 from ..base.tracing_errors import UNTRACEABLE, noted, untraceable
 from ..base.types import Params, Scalar, Tree, Treedef, Whole
@@ -65,7 +66,7 @@ def dismantle(system: HybridSystem, start: Instant, p: Params) -> tuple[tuple, P
     d_shape, d, d_others = split(start.d)
     p_shape, pf, po = split(p)
     mode = _mode(system, start.mode)
-    t = jnp.asarray(start.t, dtype=jnp.float64)
+    t = array_of(start.t, np.float64)
     if t.ndim:
         raise ValueError(f"solve: the start time has shape {t.shape}, expected a number.")
     parts = Parts(t, x, z, d, d_others, mode, pf, po, signals)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..base.control_flow import staged
-from ..base.leaves import Leaves, blank, select
+from ..base.leaves import Leaves, array_of, blank, select
 from ..base.results import Result
+from ..base.tracing import is_traced
 from ..base.types import Array, Flag, Scalar, Whole
 from ..methods.method import Stepper
 from ..methods.step_control import INITIAL_LOG_ERROR
@@ -88,7 +90,10 @@ def settle(
 
 def asked(knobs: Knobs) -> tuple[Scalar, Leaves]:
     """The tolerances as the user gave them, before the method changed them."""
-    return knobs.rtol * knobs.asked, tuple(a * knobs.asked for a in knobs.atol)
+    if not is_traced(knobs):  # known numbers need no program
+        knobs = jax.tree.map(np.asarray, knobs)
+    rtol, *atol = (array_of(v * knobs.asked) for v in (knobs.rtol, *knobs.atol))
+    return rtol, tuple(atol)
 
 
 def _consistency(model: Model, at: At, par: Par, knobs: Knobs, found: Flag, code: Whole) -> Whole:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.foreign_names import method_named
-from ..base.leaves import check_precision
+from ..base.leaves import array_of, check_precision
 from ..base.tracing import is_tracer
 from ..base.types import Array, Number, Numbers, Scalar
 from ..methods import METHODS, Method, default
@@ -67,7 +67,7 @@ def check_index(model: Model, method: Method) -> None:
 
 def number(name: str, value: object) -> Scalar:
     try:
-        value = jnp.asarray(value, dtype=jnp.float64)
+        value = array_of(value, np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"solve: {name} is {value!r}, expected a number.") from None
     if value.ndim:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+import numpy as np
 
 from ..base.jax_names import context_setting, trace_state
+from ..base.leaves import array_of
 from ..base.types import Array, Number, Scalar
 
 if TYPE_CHECKING:
@@ -119,9 +121,9 @@ def current_probe() -> Scalar:
     """The probe that a solve passes on to its steps: zero unless an estimate is asked for."""
     probe = _current.get()
     if probe is None:
-        return jnp.zeros(())
+        return array_of(0.0, np.float64)
     probe.used = True
-    return jnp.asarray(probe.eps, jnp.float64)
+    return array_of(probe.eps, np.float64)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import numpy as np
 
 from ..base.foreign_names import answered
 from ..base.jax_names import under_jit
-from ..base.leaves import Leaves, frozen
+from ..base.leaves import Leaves, array_of, frozen
 from ..base.results import Result
 from ..base.tracing import is_traced, is_tracer
 from ..base.types import Array, Flag, Number, Numbers, Params, Scalar, Tree
@@ -147,27 +148,31 @@ def _knobs(
     """The method's numbers as arrays, so that changing one does not recompile."""
     control = method.control if isinstance(method.control, PI) else PI()
     fixed = getattr(method.control, "h", 1.0)
-    given, coarsest = _array(method.rtol), max(float(jnp.finfo(d).eps) for d in model.dtypes)
-    least = jnp.maximum(given, coarsest)
+    coarsest = max(float(jnp.finfo(d).eps) for d in model.dtypes)
+    traced = is_traced(method)  # known numbers were checked on construction
+    xp: Any = jnp if traced else np  # and need no program
+    given = xp.asarray(method.rtol, np.float64)
+    least = xp.maximum(given, coarsest)
     rtol = method.tolerance(least)
-    ratio = jnp.where(given > 0, rtol / least, 1.0)
-    absolute = _absolute(model, method.atol)
-    if is_traced(method):  # known numbers were checked on construction
+    ratio = xp.where(given > 0, rtol / least, 1.0)
+    absolute = _absolute(model, method.atol, xp)
+    if traced:
         rtol = jnp.where(_sound(method, given, absolute), rtol, jnp.nan)
     many, events = (ROWS_IN_JIT, EVENTS_IN_JIT) if under_jit() else (MAX_COUNT, MAX_COUNT)
+    first = np.nan if method.first_step is None else method.first_step
+    shape = (control.safety, control.shrink, control.grow, control.beta)
+    whole = functools.partial(array_of, dtype=np.int32)
     return Knobs(
-        rtol=rtol,
-        atol=tuple(a * ratio for a in absolute),
-        first_step=_array(np.nan if method.first_step is None else method.first_step),
+        rtol=_array(rtol),
+        atol=tuple(_array(a * ratio) for a in absolute),
+        first_step=_array(first),
         max_step=_array(method.max_step),
         fixed=_array(fixed),
-        control=tuple(
-            _array(v) for v in (control.safety, control.shrink, control.grow, control.beta)
-        ),
-        max_steps=jnp.asarray(many if max_steps is None else max_steps, jnp.int32),
-        max_events=jnp.asarray(events if max_events is None else max_events, jnp.int32),
-        asked=1.0 / ratio,
-        grazing=jnp.asarray(grazing, jnp.int32),
+        control=tuple(map(_array, shape)),
+        max_steps=whole(many if max_steps is None else max_steps),
+        max_events=whole(events if max_events is None else max_events),
+        asked=_array(1.0 / ratio),
+        grazing=whole(grazing),
     )
 
 
@@ -179,22 +184,24 @@ def _sound(method: Method, rtol: Scalar, atol: Leaves) -> Flag:
     return sound(settings, fixed=not method.control.adaptive)
 
 
-def _array(v: Number) -> Array:
-    return jnp.asarray(v, dtype=jnp.float64)
+def _array(v: Number | np.ndarray) -> Array:
+    return array_of(v, np.float64)
 
 
-def _absolute(model: Model, atol: Tree) -> Leaves:
-    """One absolute tolerance per moving leaf: a number for all, or a pytree like x."""
+def _absolute(model: Model, atol: Tree, xp: ModuleType) -> tuple:
+    """One absolute tolerance per moving leaf: a number for all, or a pytree like x.
+
+    As arrays of `xp`, which is NumPy where all numbers are known."""
     leaves, treedef = jax.tree.flatten(atol)
     if treedef == model.x.treedef and len(leaves) == model.nx:
-        given = [_array(v) for v in leaves]
-        rest = functools.reduce(jnp.minimum, [jnp.min(v) for v in given])
+        given = [xp.asarray(v, np.float64) for v in leaves]
+        rest = functools.reduce(xp.minimum, [xp.min(v) for v in given])
         return (*given, *([rest] * (model.moving - model.nx + model.n_z)))
     if len(leaves) != 1 or leaves[0] is not atol:
         raise ValueError(
             "method: the structure of atol differs from that of x. Give a number, or one per state."
         )
-    return (_array(leaves[0]),) * (model.moving + model.n_z)
+    return (xp.asarray(leaves[0], np.float64),) * (model.moving + model.n_z)
 
 
 def _saved(spec: Spec, found: Simulated, ts: Array) -> tuple[Tree, Leaves, Array]:
@@ -216,7 +223,9 @@ def _solution(
     tolerance: tuple[Scalar, Leaves], on_grazing: str,
 ) -> Solution:  # fmt: skip
     outcome, tape, _ = found
-    ok = outcome.code <= int(Result.terminated)
+    code = outcome.code
+    ok = (code if is_tracer(code) else np.asarray(code)) <= int(Result.terminated)
+    ok = array_of(ok)
     last, (final, integral, y) = read_end(spec, tape, ok)
     if system.adapt_back is not None:
         last, final = system.adapt_back(last), system.adapt_back(final)
