@@ -51,7 +51,8 @@ def computed(cache, work=LITTLE, before="", **environment):
 def test_a_second_process_compiles_nothing_and_has_the_same_numbers(tmp_path):
     first, _, made = computed(tmp_path, GRADIENT)
     second, found, more = computed(tmp_path, GRADIENT)
-    assert made > 0 and found >= made and more == 0
+    assert 0 < made <= 16, "a first gradient compiles few programs"
+    assert found >= made and more == 0
     assert first == second
 
 
