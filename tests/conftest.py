@@ -66,6 +66,18 @@ def compilations():
     return _compilations
 
 
+@pytest.fixture
+def written(tmp_path):
+    """Writes text as a table, and says where it is."""
+
+    def write(text):
+        path = tmp_path / "run.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
 # Something of every part: every primitive, transformation and kind of method (tests/versions.sh).
 CORE = {
     "test_jax_names", "test_sweeps", "test_sweep_inputs", "test_recompile", "test_unreached_values",

@@ -22,16 +22,6 @@ def measured(data, units=None, **options):
     return series(experiment, OUTPUTS, units)
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(text):
-        path = tmp_path / "run.csv"
-        path.write_text(text)
-        return path
-
-    return write
-
-
 # -- what is wrong, and where ---------------------------------------------------------------------
 @pytest.mark.parametrize(
     "text, words",

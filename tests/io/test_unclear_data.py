@@ -22,16 +22,6 @@ def notes(data, units=None):
     return data_notes.notes(experiments([data]), OUTPUTS, units)
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(text):
-        path = tmp_path / "run.csv"
-        path.write_text(text)
-        return path
-
-    return write
-
-
 # -- dates ----------------------------------------------------------------------------------------
 NOON = "2026-03-01T12:00:00"
 
