@@ -14,6 +14,7 @@ from ..base.types import Units
 from .data_files import MISSING, Column, Place, Words, _cell, numbers
 from .units import SECONDS
 
+FIRST_YEAR, LAST_YEAR = 1678, 2261  # that nanoseconds reach as a whole
 FRACTION = re.compile(r"[.,]\d{6}(\d{1,3})")  # of a second, from its seventh digit
 NANOSECOND, SECOND = np.timedelta64(1, "ns"), 1e9  # and how many of them a second has
 NUMBERS, DATES, ZONED = "numbers", "dates without a time zone", "dates with a time zone"
@@ -107,14 +108,14 @@ def _dates(words: Words) -> Times:
 
 def _in_nanoseconds(dates: np.ndarray, place: Place, first: int = 0) -> np.ndarray:
     """Dates from row `first` on as whole nanoseconds, which reach from 1678 to 2261."""
-    exact = dates.astype("datetime64[ns]")
-    year = "datetime64[Y]"
-    for k in np.flatnonzero((exact.astype(year) != dates.astype(year)) & ~np.isnat(dates)):
+    years = dates.reshape(-1).astype("datetime64[Y]").astype(np.int64) + 1970
+    beyond = (years < FIRST_YEAR) | (years > LAST_YEAR)
+    for k in np.flatnonzero(beyond & ~np.isnat(dates.reshape(-1))):
         raise ValueError(
             f"data: {place(first + k)}: the date {dates.reshape(-1)[k]} cannot be read, expected "
-            "one between 1678 and 2261. Correct it, or give times as numbers."
+            f"one between {FIRST_YEAR} and {LAST_YEAR}. Correct it, or give times as numbers."
         )
-    return exact
+    return dates.astype("datetime64[ns]")
 
 
 def _second(what: str, units: Units) -> float:
