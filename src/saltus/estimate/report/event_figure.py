@@ -9,19 +9,19 @@ import numpy as np
 from ...base.names import unit_of
 from ..uncertainty import quantile
 from .style import (
-    ALARM,  # fmt: skip
-    FIGURE_WIDTH,  # fmt: skip
-    FIT,  # fmt: skip
-    GUESS,  # fmt: skip
-    INK,  # fmt: skip
-    QUIET,  # fmt: skip
-    axis_label,  # fmt: skip
-    counted,  # fmt: skip
-    drawing,  # fmt: skip
-    event_times,  # fmt: skip
-    plain,  # fmt: skip
-    rms,  # fmt: skip
-    solution_of,  # fmt: skip
+    ALARM,
+    FIGURE_WIDTH,
+    FIT,
+    GUESS,
+    INK,
+    QUIET,
+    axis_label,
+    counted,
+    drawing,
+    event_times,
+    plain,
+    rms,
+    solution_of,
 )
 
 if TYPE_CHECKING:

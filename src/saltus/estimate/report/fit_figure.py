@@ -14,21 +14,21 @@ from ...solution.trajectory import Course
 from ..experiments import columns
 from ..uncertainty import quantile
 from .style import (
-    ALARM,  # fmt: skip
-    FIGURE_WIDTH,  # fmt: skip
-    FIT,  # fmt: skip
-    GUESS,  # fmt: skip
-    INK,  # fmt: skip
-    axis_label,  # fmt: skip
-    drawing,  # fmt: skip
-    event_colour,  # fmt: skip
-    event_times,  # fmt: skip
-    finite,  # fmt: skip
-    plain,  # fmt: skip
-    rms,  # fmt: skip
-    solution_of,  # fmt: skip
-    stopped_early,  # fmt: skip
-    worst,  # fmt: skip
+    ALARM,
+    FIGURE_WIDTH,
+    FIT,
+    GUESS,
+    INK,
+    axis_label,
+    drawing,
+    event_colour,
+    event_times,
+    finite,
+    plain,
+    rms,
+    solution_of,
+    stopped_early,
+    worst,
 )
 from .uncertainty_figure import directions
 

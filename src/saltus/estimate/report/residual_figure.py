@@ -10,20 +10,20 @@ from scipy.stats import beta
 
 from ...solution.plotting import COLOURS, MAX_EVENT_LINES
 from .style import (
-    ALARM,  # fmt: skip
-    FIGURE_WIDTH,  # fmt: skip
-    FIT,  # fmt: skip
-    INK,  # fmt: skip
-    QUIET,  # fmt: skip
-    axis_label,  # fmt: skip
-    drawing,  # fmt: skip
-    event_times,  # fmt: skip
-    finite,  # fmt: skip
-    noise_law,  # fmt: skip
-    plain,  # fmt: skip
-    rms,  # fmt: skip
-    solution_of,  # fmt: skip
-    worst,  # fmt: skip
+    ALARM,
+    FIGURE_WIDTH,
+    FIT,
+    INK,
+    QUIET,
+    axis_label,
+    drawing,
+    event_times,
+    finite,
+    noise_law,
+    plain,
+    rms,
+    solution_of,
+    worst,
 )
 
 if TYPE_CHECKING:
