@@ -81,6 +81,11 @@ def where(condition: Any, a: Any, b: Any) -> Dual:
     return Dual(np.where(condition, a.value, b.value), np.where(condition, a.partials, b.partials))
 
 
+def without_slope(x: Dual) -> Dual:
+    """The same number where it has no derivative."""
+    return Dual(x.value, np.full_like(x.partials, np.nan))
+
+
 def sqrt(x: Dual) -> Dual:
     root = np.sqrt(x.value)
     return Dual(root, 0.5 * x.partials / root)

@@ -34,6 +34,7 @@ class Family:
     draw: Callable[[Any, int, Any], list]  # (rng, lanes, near) -> the columns of q
     truth: Callable[[list[Dual]], list[Dual]]  # NaN where no solution exists
     loss: bool = False  # what is judged is the certificate of its one output, not of the solution
+    reads: Callable[[Any], Any] | None = None  # q -> how much the output changes with a state
 
 
 def run(system: Any, start: Instant, q: Any, t1: Any, method: Any = TSIT, **options: Any) -> Any:

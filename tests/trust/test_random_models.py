@@ -18,6 +18,7 @@ import pytest
 
 import duals as du
 import families
+import families_faint
 import families_hidden
 import families_jumps
 import families_landing
@@ -36,9 +37,10 @@ FAMILIES: dict[str, Family] = {
     **families_landing.FAMILIES,
     **families_slack.FAMILIES,
     **families_losses.FAMILIES,
+    **families_faint.FAMILIES,
 }
 LANES = 256  # in one call of a compiled program
-BLOCKS = 10  # in the long search: 31 families, 10 blocks of 256
+BLOCKS = 10  # in the long search: 35 families, 10 blocks of 256
 QUICK = ("neuron",)  # the cheapest to compile
 
 # A value may be off by what a change of size TOL, relative and absolute, in every number that the
@@ -144,11 +146,15 @@ def _truth(family: Family, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values, np.stack([np.asarray(d.partials, float).T for d in exact], axis=1)
 
 
-def _errors(q: np.ndarray, got: tuple, want: tuple) -> tuple[np.ndarray, np.ndarray]:
+def _errors(
+    family: Family, q: np.ndarray, got: tuple, want: tuple
+) -> tuple[np.ndarray, np.ndarray]:
     """Errors of values and gradients in units of what is allowed; the worst output of each lane."""
     (y, jac), (exact, slope) = got, want
     known = np.abs(np.nan_to_num(slope))  # a value may exist without its derivative
     condition = 1 + np.abs(exact) + np.sum(known * (1 + np.abs(q))[:, None, :], axis=2)
+    if family.reads is not None:
+        condition = condition + family.reads(q)[:, None]
     value = np.max(np.abs(y - exact) / (VALUE * TOL * condition), axis=1)
     size = np.max(np.abs(slope), axis=2)
     size = np.maximum(np.maximum(size, FLOOR * size.max(axis=1, keepdims=True)), FLOOR)
@@ -168,7 +174,7 @@ def found(name: str, blocks: int, side_by_side: bool = True, seed: int = 0) -> F
         with np.errstate(all="ignore"):
             q = np.stack(family.draw(rng, LANES, near), axis=1)
         y, jac, result, levels = (np.asarray(v) for v in program(q))
-        errors = _errors(q, (y, jac), _truth(family, q))
+        errors = _errors(family, q, (y, jac), _truth(family, q))
         parts.append((q, near, result, levels, *errors))
     return Found(family.names, *(np.concatenate(v) for v in zip(*parts, strict=True)))
 

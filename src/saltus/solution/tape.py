@@ -96,6 +96,10 @@ class Tape(eqx.Module):
         """Which rows are resets."""
         return self.used_rows() & is_reset(self.kind)
 
+    def approach_rows(self) -> Array:
+        """Which rows are steps that end at an event."""
+        return self.used_rows() & (self.kind > 0) & ~is_reset(self.kind)
+
     def resets_of(self, chosen: Array) -> tuple[Array, Array]:
         """Which rows are resets of the chosen actions, and the number of the action of each row."""
         rows, action = jnp.arange(self.size), self.action_indices()

@@ -126,6 +126,24 @@ def current_probe() -> Scalar:
     return array_of(probe.eps, np.float64)
 
 
+_tighter: contextvars.ContextVar[Number] = contextvars.ContextVar("accuracy", default=1.0)
+
+
+def current_accuracy() -> Number:
+    """By how much the tolerances of a solve are multiplied: one, or less inside `tightening`."""
+    return _tighter.get()
+
+
+@contextlib.contextmanager
+def tightening(factor: Number) -> Iterator[None]:
+    """All solves inside have tolerances that are `factor` times theirs, a number or a tracer."""
+    token = _tighter.set(factor)
+    try:
+        yield
+    finally:
+        _tighter.reset(token)
+
+
 @contextlib.contextmanager
 def _probing(eps: Number) -> Iterator[_Probe]:
     probe = _Probe(eps)

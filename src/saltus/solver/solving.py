@@ -33,7 +33,7 @@ from ..system.hybrid import HybridSystem, Instant
 from ..system.reversal import directed
 from .arguments import check_index, count, grazing, method_of, number, times
 from .checkpointed import Checkpointed
-from .context import current_method, current_times, current_way, note
+from .context import current_accuracy, current_method, current_times, current_way, note
 from .simulation import Simulated, way_to_simulate
 from .start import first_state
 
@@ -44,6 +44,8 @@ ROWS_IN_JIT = 4096  # of a tape without `max_steps`
 EVENTS_IN_JIT = 256  # of a log without `max_events`
 MAX_COUNT = 1_000_000  # of step attempts, and of events, outside `jit`
 RESOLVED_PARTS = 64  # the least number of steps with `resolve_guards`
+FINEST_TIGHTENED = 1e-13  # tolerances are not tightened below this: rounding is as large
+STEP_ORDER = 5.0  # steps shrink by this root of a factor of the tolerances
 
 
 @answered
@@ -155,6 +157,12 @@ def _knobs(
     least = xp.maximum(given, coarsest)
     rtol = method.tolerance(least)
     ratio = xp.where(given > 0, rtol / least, 1.0)
+    finer = current_accuracy()
+    if is_traced(finer):
+        xp = jnp
+    finest = xp.minimum(rtol, max(coarsest, FINEST_TIGHTENED))
+    finer = xp.where(rtol > 0, xp.maximum(rtol * finer, finest) / rtol, finer)
+    shorter = finer ** (1.0 / STEP_ORDER)
     absolute = _absolute(model, method.atol, xp)
     if traced:
         rtol = jnp.where(_sound(method, given, absolute), rtol, jnp.nan)
@@ -163,15 +171,15 @@ def _knobs(
     shape = (control.safety, control.shrink, control.grow, control.beta)
     whole = functools.partial(array_of, dtype=np.int32)
     return Knobs(
-        rtol=_array(rtol),
-        atol=tuple(_array(a * ratio) for a in absolute),
+        rtol=_array(rtol * finer),
+        atol=tuple(_array(a * ratio * finer) for a in absolute),
         first_step=_array(first),
-        max_step=_array(method.max_step),
-        fixed=_array(fixed),
+        max_step=_array(method.max_step * shorter),
+        fixed=_array(fixed * shorter),
         control=tuple(map(_array, shape)),
         max_steps=whole(many if max_steps is None else max_steps),
         max_events=whole(events if max_events is None else max_events),
-        asked=_array(1.0 / ratio),
+        asked=_array(1.0 / (ratio * finer)),
         grazing=whole(grazing),
     )
 

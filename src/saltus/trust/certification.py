@@ -10,19 +10,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from ..base.host_programs import rarely
 from ..base.leaves import precise
 from ..base.losses import of_numbers, scalar, uncompiled, unless_nan
 from ..base.pickling import LeftBehind, Portable
 from ..base.tracing import is_traced
-from ..base.types import Array, Number, Params, Scalar, Tree, Whole
+from ..base.types import Array, Flag, Matrix, Number, Params, Scalar, Tree, Vector, Whole
 from ..solution.solution import Solution
 from ..solver.context import gathering
 from .differences import Differences, OneSided, checked, one_sided
 from .error_growth import dot_mismatch
+from .loss_program import HIDDEN, HiddenSolve, corners, traced_loss
 from .margins import INF, Margins, measure
 from .one_sided import Around, Bend, around
+from .refinement import Refinement, excused, refined, sizes_of
+from .segment_ends import jumps_at_ends
 from .solution_certificate import Certificate, certificate, radius
 from .text import short
 from .verdict import Judged
@@ -45,6 +49,9 @@ class LossCertificate(Portable, Judged, eqx.Module):
     dot: Scalar  # the relative difference of forward and reverse derivative of the loss
     differences: Differences | None
     sides: OneSided | None  # derivatives along the gradient from both sides; not inside `jit`
+    error: Scalar  # of the gradient, relative, by finer tolerances; NaN where these fail
+    loose: Whole  # the level of this error
+    ends: Flag  # the flow jumps exactly at an end of a motion
     p: Params = eqx.field(repr=False)
     loss: Callable = eqx.field(static=True, repr=False)
     bends: tuple[Bend, ...] = eqx.field(static=True, default=())  # where both sides differ
@@ -66,8 +73,12 @@ class LossCertificate(Portable, Judged, eqx.Module):
             found.append("finite differences change the sequence of events at every step")
         ordered = sorted(self.certificates, key=lambda c: -int(c.level))
         explained = bool(found) or any(int(c.level) == 2 for c in ordered)
+        if bool(self.ends):
+            found.append(JUMPS_AT_ENDS)
         if self.bends and not explained:
             found.append(ONE_SIDE if all(b.undefined for b in self.bends) else BENDS)
+        if int(self.loose) > 0:
+            found.append(LOOSE)
         return tuple(dict.fromkeys([*found, *(r for c in ordered for r in c.reasons)]))
 
     @property
@@ -102,6 +113,8 @@ class LossCertificate(Portable, Judged, eqx.Module):
             f"  loss {float(self.value):.10g}, forward and reverse derivative differ by "
             f"{short(self.dot)}",
         ]
+        if np.isfinite(self.error):
+            lines.append(f"  with finer steps it changes by less than {short(self.error)}")
         if self.differences is not None:
             lines.append(f"  {self.differences}")
         lines += [f"  {bend}" for bend in self.bends[:LISTED_BENDS]]
@@ -135,6 +148,14 @@ NO_VALUE = (
     "the loss is not a finite number: an event or a value that it reads may not exist, or a solve "
     "may have failed (throw=False)"
 )
+LOOSE = (
+    "the gradient changes when tolerances are finer: tighten rtol and atol, below the "
+    "smallest states that the loss reads"
+)
+JUMPS_AT_ENDS = (
+    "the flow jumps exactly at the start, at the end or at a reset, and a change of the parameters "
+    "moves the jump: make it an event with saltus.when(condition, a, b), or move the parameters"
+)
 BENDS = "derivatives from both sides differ: the loss jumps or bends here"
 ONE_SIDE = "the loss exists on one side only: this is the boundary of what p may be"
 
@@ -151,21 +172,33 @@ def certify(
     `certify` itself may be jitted.
     """
     plain, p = of_numbers(uncompiled(loss), p, "certify")
-    (value, sols), gradient = jax.value_and_grad(functools.partial(_watched, plain), has_aux=True)(
-        p
-    )
+    program = traced_loss(plain, p)
+    watched = functools.partial(_watched, plain)
+    (value, sols), gradient = jax.value_and_grad(watched, has_aux=True)(p)
     gradient = unless_nan(value, gradient)
-    certificates = tuple(certificate(s) for s in sols)
-    dot = _dot(plain, p, gradient)
-    seen = _around(plain, p, value, gradient, certificates)
-    levels: list[Any] = [*(c.level for c in certificates), _sound(gradient, dot), seen.level]
+    finer = refined(watched, p, (value, gradient), sols, is_traced((value, gradient)))
+    certificates = tuple(excused(certificate(s), finer) for s in sols)
+    dot, ends = _forward(watched, p, gradient)
+    turned = None if program is None else corners(program, p)
+    seen = _around(plain, p, (value, gradient), certificates, finer, turned)
+    levels: list[Any] = [
+        *(c.level for c in certificates), _sound(gradient, dot), seen.level, finer.level,
+        _if(ends),
+    ]  # fmt: skip
     check = None
     if differences:
         check = checked(plain, p, gradient)
         levels.append(2 if check.disagree else 0 if check.valid else 1)
     return LossCertificate(
-        value, gradient, _worst(levels), certificates, dot, check, seen.sides, p, plain, seen.bends
-    )
+        value, gradient, _worst(levels), certificates, dot, check, seen.sides, finer.error,
+        finer.level, ends, p, plain, seen.bends,
+    )  # fmt: skip
+
+
+@rarely
+def _if(flag: Flag) -> Whole:
+    """UNTRUSTED where it is true."""
+    return jnp.where(flag, 2, 0)
 
 
 @rarely
@@ -186,15 +219,19 @@ def _loosest(tolerances: list) -> Scalar:
 
 
 def _around(
-    loss: Callable, p: Params, value: Scalar, gradient: Tree, certificates: Sequence[Certificate]
+    loss: Callable,
+    p: Params,
+    first: tuple[Scalar, Tree],
+    certificates: Sequence[Certificate],
+    finer: Refinement,
+    turned: tuple[Matrix, Vector] | None,
 ) -> Around:
     """Derivatives on both sides of p, which show kinks of resets, outputs and the loss."""
-    traced = is_traced((value, gradient))
-    numbers = [value, *jax.tree.leaves(gradient)]
-    if not traced and not all(np.all(np.isfinite(v)) for v in numbers):
+    numbers = jax.tree.leaves(first)
+    if not is_traced(first) and not all(np.all(np.isfinite(v)) for v in numbers):
         return Around(2, None, ())
     rtol = _loosest([c.solution.tolerance[0] for c in certificates])
-    return around(loss, p, value, gradient, rtol, traced)
+    return around(loss, p, first, rtol, finer, turned)
 
 
 def _watched(loss: Callable, p: Params) -> tuple[Scalar, tuple[Solution, ...]]:
@@ -202,11 +239,7 @@ def _watched(loss: Callable, p: Params) -> tuple[Scalar, tuple[Solution, ...]]:
     with gathering() as sols:
         value = scalar(loss(p), "certify")
     if sols.inner:
-        raise ValueError(
-            "certify: a solve happens inside jax.vmap, jax.jit or a loop of JAX, where it cannot "
-            "be examined. Pass a loss without that; certify members of a batch one at a time: "
-            "[saltus.certify(loss_of_one, q) for q in ...]."
-        )
+        raise HiddenSolve(HIDDEN)
     if not sols:
         raise ValueError(
             "certify: the loss did not call saltus.solve, or calls it inside a function that was "
@@ -215,19 +248,24 @@ def _watched(loss: Callable, p: Params) -> tuple[Scalar, tuple[Solution, ...]]:
     return value, tuple(sols)
 
 
-def _dot(loss: Callable, p: Params, gradient: Tree) -> Scalar:
-    """The relative difference of a directional derivative, forward and from the gradient."""
-    leaves, treedef = jax.tree.flatten(p)
-    normal = np.random.default_rng(3).normal
-    steps = _sized([normal(size=jnp.shape(v)) for v in leaves], leaves)
-    forward = jax.jvp(lambda q: loss(q), (p,), (jax.tree.unflatten(treedef, steps),))[1]
-    return _mismatch(forward, jax.tree.leaves(gradient), steps)
+def _forward(watched: Callable, p: Params, gradient: Tree) -> tuple[Scalar, Flag]:
+    """The dot test of the loss, and whether a flow jumps at the ends of motions."""
+    flat, back = ravel_pytree(p)
+    normal = np.random.default_rng(3).normal(size=flat.size)
+    direction = back(_sized(normal, p))
+    (_, sols), (forward, moved) = jax.jvp(watched, (p,), (direction,))
+    dot = _mismatch(forward, jax.tree.leaves(gradient), jax.tree.leaves(direction))
+    return dot, _any([jumps_at_ends(s, d) for s, d in zip(sols, moved, strict=True)])
 
 
 @rarely
-def _sized(directions: list, leaves: list) -> list:
-    """Changes of the size of what they change."""
-    return [d * (jnp.abs(v) + 1e-3 * (v == 0)) for d, v in zip(directions, leaves, strict=True)]
+def _any(flags: list) -> Flag:
+    return jnp.any(jnp.stack(flags))
+
+
+@rarely
+def _sized(directions: Vector, p: Params) -> Vector:
+    return directions * sizes_of(p)
 
 
 @rarely

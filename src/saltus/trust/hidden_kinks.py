@@ -330,16 +330,16 @@ def _jump(curves: Curves, runs: Run, sides: tuple[At, At], found: _Bracket, own:
     flows = tuple(v[4:] for v in runs.flow)
     if curves.model.constraint is not None:
         told = jnp.stack([found.beyond, old, old])
-        solve = jax.vmap(lambda at, told: _solved_flow(curves, at, told, own))
+        solve = jax.vmap(lambda at, told: solved_flow(curves, at, told, own))
         flows = solve(_stacked(there, there, before), told)
     after, ahead, behind = (tuple(v[j] for v in flows) for j in range(3))
     # If the old branch is not finite beyond a kink, the flow just before and after is compared.
-    jump = _size(curves, after, ahead)
-    jump = jnp.where(jnp.isfinite(jump), jump, _size(curves, after, behind))
+    jump = flow_difference(curves, after, ahead)
+    jump = jnp.where(jnp.isfinite(jump), jump, flow_difference(curves, after, behind))
     return jnp.where(jump < SMALLEST_JUMP, 0.0, jump)
 
 
-def _size(curves: Curves, new: Leaves, old: Leaves) -> Scalar:
+def flow_difference(curves: Curves, new: Leaves, old: Leaves) -> Scalar:
     """How far apart two flows are, relative to the flow's size."""
     worst = jnp.zeros(())
     for a, b, size in zip(new, old, curves.sizes, strict=True):
@@ -350,7 +350,7 @@ def _size(curves: Curves, new: Leaves, old: Leaves) -> Scalar:
 
 
 # -- algebraic states ---------------------------------------------------------------------------
-def _solved_flow(curves: Curves, at: At, told: Vector, mask: Array) -> Leaves:
+def solved_flow(curves: Curves, at: At, told: Vector, mask: Array) -> Leaves:
     """The flow with algebraic states solved for, using the outcomes `told` under `mask`."""
     flat, unravel = ravel_pytree(at.z)
 

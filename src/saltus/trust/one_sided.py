@@ -17,8 +17,11 @@ from jax.flatten_util import ravel_pytree
 
 from ..base.host_programs import rarely
 from ..base.names import number_names
-from ..base.types import Matrix, Params, Scalar, Tree, Vector, Whole
+from ..base.tracing import is_traced
+from ..base.types import Array, Matrix, Params, Scalar, Tree, Vector, Whole
 from .differences import STEPS, OneSided, one_sided
+from .margins import promised
+from .refinement import FAR_LENGTH, SMALLEST_SLOPE, Refinement, sizes_of
 
 SINGLE_DIRECTIONS = 24  # along one parameter each; more parameters share them, with random signs
 RANDOM_NAME = "a random direction"
@@ -28,8 +31,12 @@ LENGTHS_FOR_ZEROS = (
     1e-3,
     1e-6,
 )  # tried for a parameter that is zero and so has no size; smooth with one of them is enough
-FAR_LENGTH = 1e-2  # at this distance, a derivative that is zero at p shows its size
-SMALLEST_SLOPE = 1e-2  # relative to the largest: smaller slopes are compared on this scale
+ROUNDING = 1e-12  # of a value, relative
+NOISE = 10.0  # times the change by finer steps: what points nearby may differ by
+CORNER_NAME = "several parameters together"
+THIRDS = (1.0, 1 / 3, 1 / 9)  # distances at which a curve is told from a kink
+CURVED = (0.2, 0.5)  # deviations of a smooth curve shrink to a third; those at a kink do not
+CURVE_LIMIT = 1e-2  # of the deviation: what may be left of it at p
 
 
 class Bend(NamedTuple):
@@ -67,6 +74,7 @@ class _Point(NamedTuple):
     value: Scalar
     gradient: Vector
     rtol: Scalar
+    finer: Refinement
 
     def at(self, direction: Vector, length: Scalar | float) -> tuple[Scalar, Scalar]:
         """The loss and its derivative at the distance `length`."""
@@ -78,38 +86,38 @@ class _Point(NamedTuple):
 
 
 def around(
-    loss: Callable, p: Params, value: Scalar, gradient: Tree, rtol: Scalar, traced: bool
+    loss: Callable,
+    p: Params,
+    first: tuple[Scalar, Tree],
+    rtol: Scalar,
+    finer: Refinement,
+    corners: tuple[Matrix, Vector] | None,
 ) -> Around:
     """Both sides of p along the gradient, along every parameter, and along random directions."""
+    value, gradient = first
     flat, back = ravel_pytree(p)
     slope = ravel_pytree(gradient)[0]
-    rates = jnp.asarray(rtol)
-    point = _Point(loss, flat, back, jnp.asarray(value, flat.dtype), slope, rates)
+    point = _Point(loss, flat, back, jnp.asarray(value, flat.dtype), slope, rtol, finer)
     patterns, names = _patterns(flat.size, number_names(p, "p"))
     directions = _directions(p, slope, patterns)
-    if traced:
-        return Around(_all_smooth(point, directions), None, ())
-    return _looked(point, np.asarray(directions), ["the gradient", *names])
+    if is_traced((value, gradient)):
+        every = directions if corners is None else jnp.concatenate([directions, corners[0]])
+        return Around(_all_smooth(point, every), None, ())
+    numbers, names = np.asarray(directions), ["the gradient", *names]
+    if corners is not None:
+        extra = np.asarray(corners[0])[np.asarray(corners[1])]
+        numbers, names = np.concatenate([numbers, extra]), [*names, *[CORNER_NAME] * len(extra)]
+    return _looked(point, numbers, names)
 
 
 @rarely
 def _directions(p: Params, slope: Vector, patterns: Matrix) -> Matrix:
     """Down the gradient, and the patterns, in the sizes of the parameters."""
-    sizes = _sizes(p)
+    sizes = sizes_of(p)
     down = -slope * sizes
     largest = jnp.max(jnp.abs(down), initial=0.0)
     down = jnp.where(largest > 0, down / jnp.where(largest > 0, largest, 1.0), 1.0)
     return jnp.concatenate([down[None], jnp.asarray(patterns)]) * sizes
-
-
-def _sizes(p: Params) -> Vector:
-    """The size of each number; for a zero the largest size in the same leaf, or one."""
-    sizes = []
-    for leaf in jax.tree.leaves(p):
-        size = jnp.abs(jnp.asarray(leaf, jnp.float64)).ravel()
-        most = jnp.max(size, initial=0.0)
-        sizes.append(jnp.where(size > 0, size, jnp.where(most > 0, most, 1.0)))
-    return jnp.concatenate(sizes)
 
 
 def _patterns(n: int, names: list[str]) -> tuple[np.ndarray, list[str]]:
@@ -122,22 +130,52 @@ def _patterns(n: int, names: list[str]) -> tuple[np.ndarray, list[str]]:
         single = single * rng.choice([-1.0, 1.0], n)
         labels = [f"{names[k]} and others" for k in range(count)]
     several = RANDOM_DIRECTIONS if n > 1 else 0
-    wide = rng.choice([-1.0, 1.0], (several, n)) * rng.uniform(0.3, 1.0, (several, n))
+    signs = rng.choice([-1.0, 1.0], (several, n))
+    signs[:1] = 1.0
+    if n <= 3:  # all combinations, for decisions on several numbers at once
+        signs = 1.0 - 2.0 * (np.arange(several)[:, None] >> np.arange(n) & 1)
+    wide = signs * rng.uniform(0.3, 1.0, (several, n))
     return np.concatenate([single, wide]), [*labels, *[RANDOM_NAME] * several]
 
 
+class _Numbers(NamedTuple):
+    """What is known at p."""
+
+    value: Scalar
+    rtol: Scalar
+    finer: Refinement
+    gradient: Vector
+
+
+class _Limits(NamedTuple):
+    """By how much points nearby may differ because of errors of the solution."""
+
+    slopes: Vector  # for each direction
+    jump: Scalar  # of the value
+    relative: Scalar  # to a slope
+
+
 @rarely
-def _limits(value: Scalar, rtol: Scalar, slopes: Vector) -> tuple[Vector, Scalar]:
-    """How much slopes and values may differ because of errors of the solution."""
-    most = jnp.maximum(jnp.abs(value), jnp.max(jnp.abs(slopes), initial=0.0))
-    size = jnp.maximum(jnp.abs(slopes), SMALLEST_SLOPE * most)
-    return jnp.maximum(1e-5, 1e3 * rtol) * size, 1e3 * rtol * most
+def _limits(point: _Numbers, directions: Matrix) -> _Limits:
+    value, rtol, finer, gradient = point
+    slopes = directions @ gradient
+    most = jnp.max(jnp.abs(slopes), initial=0.0)
+    relative = jnp.maximum(1e-5, promised(rtol))
+    bent = relative * jnp.maximum(jnp.abs(slopes), SMALLEST_SLOPE * most)
+    bent = bent + NOISE * (jnp.abs(directions) @ finer.gradient)
+    jump = NOISE * (rtol * most + finer.value) + ROUNDING * jnp.abs(value)
+    return _Limits(bent, jump, relative)
+
+
+def _limits_of(point: _Point, directions: Matrix | np.ndarray) -> _Limits:
+    numbers = _Numbers(point.value, point.rtol, point.finer, point.gradient)
+    return _limits(numbers, jnp.asarray(directions))
 
 
 # -- with numbers: two points for each direction, more if they differ ------------------------------
 def _looked(point: _Point, directions: np.ndarray, names: list[str]) -> Around:
     slopes = np.asarray(directions @ np.asarray(point.gradient), float)
-    bent, jumped = (np.asarray(v) for v in _limits(point.value, point.rtol, slopes))
+    limits = jax.tree.map(np.asarray, _limits_of(point, directions))
     value, bends, first = float(point.value), [], None
     for k, direction in enumerate(directions):
         looks = [_tried(point, direction, s * STEPS[0]) for s in (-1.0, 1.0)]
@@ -145,12 +183,12 @@ def _looked(point: _Point, directions: np.ndarray, names: list[str]) -> Around:
         off = [looks[0][0] - value + step, looks[1][0] - value - step]
         seen = OneSided(looks[0][1], looks[1][1], off[1] - off[0], value)
         first = seen if first is None else first
-        fine = all(abs(m - slopes[k]) <= bent[k] for _, m in looks)
-        if not (fine and all(abs(v) <= jumped for v in off)):
+        fine = all(abs(m - slopes[k]) <= limits.slopes[k] for _, m in looks)
+        if not (fine and all(abs(v) <= limits.jump for v in off)):
             exists = [bool(np.isfinite(v)) for v, _ in looks]
-            limits = float(bent[k]), float(jumped)
-            bends += _confirmed(point, direction, (names[k], float(slopes[k])), limits, exists)
-    single = [b for b in bends if b.along not in (names[0], RANDOM_NAME)]
+            own = limits._replace(slopes=limits.slopes[k])
+            bends += _confirmed(point, direction, (names[k], float(slopes[k])), own, exists)
+    single = [b for b in bends if b.along not in (names[0], RANDOM_NAME, CORNER_NAME)]
     bends = single or bends[:1]
     level = max((1 if b.undefined else 2 for b in bends), default=0)
     return Around(level, bends[0].sides if bends else first, tuple(bends))
@@ -169,7 +207,7 @@ def _confirmed(
     point: _Point,
     direction: np.ndarray,
     named: tuple[str, float],
-    limits: tuple[float, float],
+    limits: _Limits,
     exists: list[bool],
 ) -> list[Bend]:
     """A `Bend` if derivatives extrapolated to p still differ from each other or the gradient."""
@@ -178,34 +216,81 @@ def _confirmed(
     further = np.array([_tried(point, direction, s * FAR_LENGTH) for s in (-1.0, 1.0)])
     further = np.abs(further - [float(point.value), 0.0])
     wide, steep = np.max(np.where(np.isfinite(further), further, 0.0), axis=0)
-    limit = max(limits[0], 1e-5 * SMALLEST_SLOPE * float(steep))
-    leap = max(limits[1], 1e3 * float(point.rtol) * float(wide))
+    relative = float(limits.relative)
+    limit = max(float(limits.slopes), relative * SMALLEST_SLOPE * float(steep))
+    leap = max(float(limits.jump), 1e3 * float(point.rtol) * float(wide))
     found = []
     for smaller in LENGTHS_FOR_ZEROS if zero else LENGTHS_FOR_ZEROS[:1]:
         loss = lambda q: point.loss(point.back(q))
         sides = one_sided(loss, point.p, jnp.asarray(smaller * direction), 1.0, forgiving=True)
         sides = sides._replace(left=sides.left / smaller, right=sides.right / smaller)
-        good = [abs(v - slope) <= max(limit, 1e-5 * abs(v)) for v in sides[:2]]
-        if all(good) and abs(sides.jump) <= leap:
+        good = [abs(v - slope) <= max(limit, relative * abs(v)) for v in sides[:2]]
+        good = [
+            g or _curved(point, smaller * direction, smaller * slope, sign)
+            for g, sign in zip(good, (-1.0, 1.0), strict=True)
+        ]
+        if all(good) and (abs(sides.jump) <= leap or _continuous(point, direction, leap)):
             return []
         undefined = any(g and e for g, e in zip(good, exists, strict=True)) and not all(exists)
         found.append(Bend(name, sides, slope, undefined))
     return found[:1]
 
 
+def _curved(point: _Point, direction: np.ndarray, slope: float, sign: float) -> bool:
+    """Whether derivatives on one side go to that at p smoothly, as those of a steep curve do."""
+    looks = [_tried(point, direction, sign * STEPS[0] * third) for third in THIRDS]
+    off = np.asarray([v[1] - slope for v in looks])
+    return bool(_shrinks(*off)) and abs(_at_p(*off)) <= CURVE_LIMIT * abs(off[0])
+
+
+def _continuous(point: _Point, direction: np.ndarray, leap: float) -> bool:
+    """Whether the values on both sides go to that at p, by their own derivatives (Simpson)."""
+    value = float(point.value)
+    for sign in (-1.0, 1.0):
+        length = sign * STEPS[0]
+        parts = [(value, float(direction @ np.asarray(point.gradient)))]
+        parts += [_tried(point, direction, part * length) for part in (0.5, 1.0)]
+        rise = length * (parts[0][1] + 4 * parts[1][1] + parts[2][1]) / 6
+        if not abs(parts[2][0] - value - rise) <= leap + CURVE_LIMIT * abs(rise):
+            return False
+    return True
+
+
 # -- inside `jit`: one program for all points ------------------------------------------------------
 def _all_smooth(point: _Point, directions: Matrix) -> Whole:
     slopes = point.slopes(directions)
-    bent, jumped = _limits(point.value, point.rtol, slopes)
-    lengths = STEPS[0] * jnp.asarray([-2.0, -1.0, 1.0, 2.0])
+    limits = _limits_of(point, directions)
+    thirds = STEPS[0] * jnp.asarray(THIRDS)
+    lengths = jnp.concatenate([-thirds, thirds, FAR_LENGTH * jnp.asarray([-1.0, 1.0])])
 
     def along(direction: Vector) -> tuple[Vector, Vector]:
         return jax.lax.map(functools.partial(point.at, direction), lengths)
 
     values, found = jax.lax.map(along, directions)
-    ends = jnp.stack([2 * found[:, 1] - found[:, 0], 2 * found[:, 2] - found[:, 3]], axis=1)
-    off = values[:, 1:3] - point.value - lengths[1:3] * 0.5 * (ends + found[:, 1:3])
-    smooth = jnp.all(jnp.abs(ends - slopes[:, None]) <= bent[:, None]) & jnp.all(
-        jnp.abs(off) <= jumped
-    )
+    most = lambda v: jnp.max(jnp.where(jnp.isfinite(v), jnp.abs(v), 0.0), axis=1)
+    wide, steep = most(values[:, 6:] - point.value), most(found[:, 6:])
+    bent = jnp.maximum(limits.slopes, limits.relative * SMALLEST_SLOPE * steep)
+    leap = jnp.maximum(limits.jump, 1e3 * point.rtol * wide)
+    smooth = jnp.ones((), bool)
+    for side in (slice(0, 3), slice(3, 6)):
+        off = found[:, side] - slopes[:, None]
+        at_p = jnp.abs(_at_p(*off.T))
+        fine = at_p <= jnp.maximum(bent, limits.relative * jnp.abs(at_p + jnp.abs(slopes)))
+        fine = fine | ((at_p <= CURVE_LIMIT * jnp.abs(off[:, 0])) & _shrinks(*off.T))
+        rise = lengths[side][2] * (slopes + 0.5 * off[:, 2])
+        jump = jnp.abs(values[:, side][:, 2] - point.value - rise)
+        smooth = smooth & jnp.all(fine & (jump <= leap + CURVE_LIMIT * jnp.abs(rise)))
     return jnp.where(smooth, 0, 2)
+
+
+def _at_p(first: Vector, second: Vector, third: Vector) -> Vector:
+    """The limit at p of what was measured at all `THIRDS` of a distance, by a parabola."""
+    return (first - 12 * second + 27 * third) / 16
+
+
+def _shrinks(first: Vector, second: Vector, third: Vector) -> Array:
+    """Whether deviations shrink as those of a smooth curve do."""
+    low, high = CURVED
+    pairs = ((first, second), (second, third))
+    parts = [(b >= low * a) & (b <= high * a) for a, b in ((abs(a), abs(b)) for a, b in pairs)]
+    return parts[0] & parts[1] & (first * second >= 0) & (second * third >= 0)

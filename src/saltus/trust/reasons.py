@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from ..base.types import Array, Flag, Scalar, Whole
 from .verdict import DEGRADED, TRUSTED, UNTRUSTED
 
+GROWS = "errors grow along the solution"
+CHANGES = "derivatives change within the error of the solution"
 DISAGREE = "tangent and adjoint sweep disagree"  # only a reason where no other explains it
 ACCUMULATED_TOLERANCES = 10  # errors of many steps add up: closer values cannot be told apart
 
@@ -113,12 +115,12 @@ TABLE = (
         lambda e: (e.kinked, e.jump > 1e-6),  # NaN: whether it jumps is not known
     ),
     Reason(
-        "errors grow along the solution",
+        GROWS,
         "Shorten the time span, or tighten rtol and atol.",
         lambda e: worse(e, e.growth, 1e-4, 0.1),
     ),
     Reason(
-        "derivatives change within the error of the solution",
+        CHANGES,
         "The model is strongly nonlinear here, or at rest, so the steps are too long for the "
         "derivatives: tighten rtol and atol, or write method=saltus.Tsit5(max_step=...).",
         lambda e: worse(e, e.shift, e.promised, 0.1),
