@@ -10,8 +10,9 @@ import pytest
 from jax import lax
 
 from saltus.base import host_programs
-from saltus.base.host_programs import CALLS_BEFORE_COMPILING, rarely
+from saltus.base.host_programs import rarely
 from saltus.base.host_rules import RULES
+from saltus.base.jax_names import inner_jaxprs
 
 ROW = np.array([0.3, -0.7, 0.0, np.nan, np.inf, -2.5])
 BLOCK = np.arange(24.0).reshape(2, 3, 4) - 11.5
@@ -166,7 +167,7 @@ def test_every_rule_is_among_the_cases():
     def look(jaxpr):
         for eqn in jaxpr.eqns:
             seen.add(eqn.primitive.name)
-            for inner in host_programs.inner_jaxprs(eqn.params):
+            for inner in inner_jaxprs(eqn.params):
                 look(inner)
 
     for case in CASES.values():
@@ -178,16 +179,28 @@ def test_every_rule_is_among_the_cases():
     assert set(RULES) - seen <= left
 
 
-def test_nothing_is_compiled_before_it_pays(compilations):
+def test_nothing_is_compiled_before_it_pays(compilations, monkeypatch):
     def curve(x, k):
         return jnp.sum(jnp.sin(x) * jnp.arange(7.0)) + k
 
     call = functools.partial(rarely(curve, static_argnums=(1,)), np.linspace(0, 1, 7))
-    first = [compilations.during(lambda: call(2)) for _ in range(CALLS_BEFORE_COMPILING)]
-    assert sum(first) == 0
+    assert sum(compilations.during(lambda: call(2)) for _ in range(20)) == 0
+    monkeypatch.setattr(host_programs, "STEP_SECONDS", 1.0)  # NumPy is slower than the compiler
+    call = functools.partial(rarely(curve, static_argnums=(1,)), np.linspace(0, 1, 7))
+    assert compilations.during(lambda: call(2)) == 0
     assert compilations.during(lambda: call(2)) == 1
     assert compilations.during(lambda: call(3)) == 0  # another program, so it is not compiled yet
     assert float(call(3)) == pytest.approx(float(call(2)) + 1)
+
+
+def test_operations_in_loops_count_each_time(compilations):
+    """A loop of a thousand operations pays sooner than one of two."""
+    loops = {n: rarely(lambda x, n=n: lax.fori_loop(0, n, lambda _, c: c * x, x)) for n in (2, 999)}
+
+    def calls(n):
+        return next(k for k in range(10**4) if compilations.during(lambda: loops[n](0.5)))
+
+    assert 5 < calls(999) < 0.02 * calls(2) < 200
 
 
 def test_large_arguments_are_left_to_xla(compilations):

@@ -33,7 +33,7 @@ from .setup import Setup
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CERTIFIED_ITERATIONS = 40  # of a search, at most
+CERTIFIED_ITERATIONS = 20  # of a search, at most
 
 
 class Series(NamedTuple):
@@ -116,7 +116,7 @@ class Fit(Portable):
 
     @functools.cached_property
     def doubts(self) -> list[tuple[int, dict[str, str]]]:
-        """Why gradients along the search cannot be trusted: for at most 40 evenly spaced
+        """Why gradients along the search cannot be trusted: for at most 20 evenly spaced
         iterations, the number and its reasons with their verdicts (empty if trusted)."""
         rows = np.unique(np.linspace(0, len(self._path) - 1, CERTIFIED_ITERATIONS).astype(int))
         found = []
@@ -129,7 +129,7 @@ class Fit(Portable):
 
     @property
     def verdicts(self) -> list[tuple[int, str]]:
-        """The verdict along the search: (iteration, verdict) of at most 40 iterations."""
+        """The verdict along the search: (iteration, verdict) of at most 20 iterations."""
         worst = lambda why: max(why.values(), key=VERDICTS.index, default=VERDICTS[0])
         return [(k, worst(why)) for k, why in self.doubts]
 
