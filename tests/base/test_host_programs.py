@@ -147,6 +147,10 @@ CASES = {
             jnp.asarray([3.0, 70.0])
         ),
     ),
+    "singular values": lambda: (
+        jnp.linalg.svd(jnp.asarray(BLOCK[0]), compute_uv=False),
+        jnp.linalg.norm(jnp.asarray([[1.0, 2.0], [3.0, jnp.nan]]), 2),
+    ),
     "left to XLA": lambda: (jnp.linalg.svd(jnp.asarray(BLOCK[0]))[1], lax.erf(jnp.asarray(ROW))),
 }  # fmt: skip
 

@@ -15,6 +15,8 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import core
+from jax.interpreters import ad
 
 from .jax_names import under_jit
 from .names import dotted_name, expression
@@ -137,6 +139,27 @@ def array_of(value: object, dtype: Any = None) -> Array:
     if under_jit() or not isinstance(value, bool | int | float | np.ndarray | np.generic):
         return jnp.asarray(value, dtype=dtype)
     return jax.device_put(np.asarray(value, dtype))
+
+
+def dense(tangent: Any) -> Any:
+    """A tangent as an array, also where it is known to be zero; without compiling that."""
+    if isinstance(tangent, ad.Zero) and not under_jit():
+        aval = tangent.aval
+        if isinstance(aval, core.ShapedArray) and jnp.issubdtype(aval.dtype, jnp.floating):
+            return jax.device_put(np.zeros(aval.shape, aval.dtype))
+    return ad.instantiate_zeros(tangent)
+
+
+def unraveller(tree: Tree) -> Callable[[Array], Tree]:
+    """From a vector to a pytree like this one: the inverse of `ravel_pytree`."""
+    leaves, treedef = jax.tree.flatten(jax.eval_shape(lambda: tree))
+    ends = np.cumsum([0, *(v.size for v in leaves)])
+
+    def back(flat: Array) -> Tree:
+        parts = zip(leaves, ends[:-1], ends[1:], strict=True)
+        return treedef.unflatten(flat[a:b].reshape(v.shape).astype(v.dtype) for v, a, b in parts)
+
+    return back
 
 
 def as_array(leaf: Number) -> Array:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .host_programs import rarely
 from .text import picture
 from .types import Array, Params, Scalar, T
 
@@ -67,6 +68,7 @@ def uncompiled(fn: Callable) -> Callable:
     return uncompiled(getattr(fn, "_fun", None) or getattr(fn, "__wrapped__"))  # noqa: B009
 
 
+@rarely
 def unless_nan(value: Scalar, gradient: T) -> T:
     """The gradient of a loss: NaN, and not zero, where the loss is not finite."""
     finite = jnp.isfinite(value)

@@ -22,6 +22,7 @@ from jax.interpreters import ad
 
 from .batching import aligned
 from .kernel import register
+from .leaves import dense
 from .types import Array, Flag, Leaves, Number, Scalar, T, Tangent
 
 value_p = Primitive("saltus_reached")  # (reached, a, b) -> a, or NaN
@@ -54,7 +55,7 @@ def _value_jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tuple[A
     out = value_p.bind(*primals)
     if _still(*moved):
         return out, _zero(out)
-    return out, tangent_p.bind(reached, b, *map(ad.instantiate_zeros, moved))
+    return out, tangent_p.bind(reached, b, *map(dense, moved))
 
 
 def _tangent_jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tuple[Array, Tangent]:
@@ -63,7 +64,7 @@ def _tangent_jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tuple
     out = tangent_p.bind(*primals)
     if _still(*moved):
         return out, _zero(out)
-    tb, tda, tdb = map(ad.instantiate_zeros, moved)
+    tb, tda, tdb = map(dense, moved)
     return out, tangent_p.bind(reached, b, tda, tdb + tb)
 
 
@@ -86,9 +87,9 @@ def _cotangent_jvp(primals: Sequence[Array], tangents: Sequence[Tangent]) -> tup
     out = cotangent_p.bind(*primals)
     if _still(tb, tc):
         return out, _zero(out)
-    dout = cotangent_p.bind(reached, b, ad.instantiate_zeros(tc))
+    dout = cotangent_p.bind(reached, b, dense(tc))
     clean = reached | (c == 0)
-    return out, dout + tangent_p.bind(clean, b, jnp.zeros_like(c), ad.instantiate_zeros(tb))
+    return out, dout + tangent_p.bind(clean, b, jnp.zeros_like(c), dense(tb))
 
 
 def _cotangent_transpose(ct: Tangent, reached: Array, b: Array, c: ad.UndefinedPrimal) -> tuple:

@@ -18,6 +18,7 @@ from jax.interpreters import ad
 
 from ..base.batching import add_level
 from ..base.kernel import register
+from ..base.leaves import dense
 from ..base.results import ReverseOverReverse
 from ..base.types import Array, Aval
 from ..simulate.record import Spec
@@ -56,7 +57,7 @@ def _zeros(*groups: Group) -> bool:
 
 
 def _dense(group: Group) -> Group:
-    return group.with_values([ad.instantiate_zeros(t) for t in group.values])
+    return group.with_values([dense(t) for t in group.values])
 
 
 def _nonzero(group: Group) -> Mask:

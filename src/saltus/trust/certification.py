@@ -26,7 +26,7 @@ from .loss_program import HIDDEN, HiddenSolve, corners, traced_loss
 from .margins import INF, Margins, measure
 from .one_sided import Around, Bend, around
 from .refinement import Refinement, excused, refined, sizes_of
-from .segment_ends import jumps_at_ends
+from .segment_ends import RowStates, jumps_at_ends
 from .solution_certificate import Certificate, certificate, radius
 from .text import short
 from .verdict import Judged
@@ -178,7 +178,7 @@ def certify(
     gradient = unless_nan(value, gradient)
     finer = refined(watched, p, (value, gradient), sols, is_traced((value, gradient)))
     certificates = tuple(excused(certificate(s), finer) for s in sols)
-    dot, ends = _forward(watched, p, gradient)
+    dot, ends = _forward(watched, p, gradient, sols)
     turned = None if program is None else corners(program, p)
     seen = _around(plain, p, (value, gradient), certificates, finer, turned)
     levels: list[Any] = [
@@ -248,12 +248,17 @@ def _watched(loss: Callable, p: Params) -> tuple[Scalar, tuple[Solution, ...]]:
     return value, tuple(sols)
 
 
-def _forward(watched: Callable, p: Params, gradient: Tree) -> tuple[Scalar, Flag]:
+def _forward(
+    watched: Callable, p: Params, gradient: Tree, sols: Sequence[Solution]
+) -> tuple[Scalar, Flag]:
     """The dot test of the loss, and whether a flow jumps at the ends of motions."""
-    flat, back = ravel_pytree(p)
-    normal = np.random.default_rng(3).normal(size=flat.size)
-    direction = back(_sized(normal, p))
-    (_, sols), (forward, moved) = jax.jvp(watched, (p,), (direction,))
+
+    def run(q: Params) -> tuple[Scalar, list[RowStates]]:
+        value, sols = watched(q)
+        return value, [RowStates.of(s.tape) for s in sols]
+
+    direction = _direction(p)
+    _, (forward, moved) = jax.jvp(run, (p,), (direction,))
     dot = _mismatch(forward, jax.tree.leaves(gradient), jax.tree.leaves(direction))
     return dot, _any([jumps_at_ends(s, d) for s, d in zip(sols, moved, strict=True)])
 
@@ -264,8 +269,10 @@ def _any(flags: list) -> Flag:
 
 
 @rarely
-def _sized(directions: Vector, p: Params) -> Vector:
-    return directions * sizes_of(p)
+def _direction(p: Params) -> Params:
+    """A direction in which all parameters move, by about their sizes."""
+    flat, back = ravel_pytree(p)
+    return back(np.random.default_rng(3).normal(size=flat.size) * sizes_of(p))
 
 
 @rarely

@@ -12,6 +12,7 @@ import numpy as np
 from ..analysis.local_state import vector
 from ..analysis.saltation import saltation
 from ..base.host_programs import rarely
+from ..base.leaves import array_of
 from ..base.tracing import is_tracer
 from ..base.types import Array, Matrix, Scalar, Vector, Whole
 from ..model.jumps import reset
@@ -31,7 +32,7 @@ def jumped(sol: Solution, rows: Array, rooted: Array, valid: Array) -> Jumped:
     """The saltation matrices of the events in these rows (M69), by their norms."""
     model = sol.spec.model
     action = _actions(sol.tape, rows)
-    norm, change = jnp.ones(rows.shape), jnp.zeros(rows.shape)
+    norm, change = array_of(np.ones(rows.shape)), array_of(np.zeros(rows.shape))
     known = (lambda v: v) if is_tracer(action) else np.asarray
     actions, roots, used = known(action), known(rooted), known(valid)
     for place, own in enumerate(model.actions):

@@ -117,16 +117,17 @@ def corners(closed: ClosedJaxpr, p: Params) -> tuple[Matrix, Vector] | None:
 
     With them, which are valid. `None` if nothing is computed from parameters alone."""
     part = _Part.of(closed.jaxpr)
-    flat, back = ravel_pytree(p)
-    if flat.size < 2 or not any(map(_real, part.results)):
+    if sum(map(np.size, jax.tree.leaves(p))) < 2 or not any(map(_real, part.results)):
         return None
 
     @rarely
-    def chosen(flat: Vector, consts: list) -> tuple[Matrix, Vector]:
+    def chosen(p: Params, consts: list) -> tuple[Matrix, Vector]:
+        flat, back = ravel_pytree(p)
+
         def results(q: Vector) -> Vector:
             return part.run(consts, jax.tree.leaves(back(q)))
 
-        tried = jnp.asarray(_tried(flat.size)) * sizes_of(back(flat))
+        tried = jnp.asarray(_tried(flat.size)) * sizes_of(p)
         steps = CORNER_LENGTH * tried
         value, moved = results(flat), jax.vmap(results)(flat + steps)
         expected = jax.vmap(lambda d: jax.jvp(results, (flat,), (d,))[1])(steps)
@@ -135,7 +136,7 @@ def corners(closed: ClosedJaxpr, p: Params) -> tuple[Matrix, Vector] | None:
         weights = jnp.asarray(np.random.default_rng(17).normal(size=value.size))
         return _rarest(tried, off @ weights)
 
-    return chosen(flat, list(closed.consts))
+    return chosen(p, list(closed.consts))
 
 
 def _rarest(tried: Matrix, pattern: Vector) -> tuple[Matrix, Vector]:

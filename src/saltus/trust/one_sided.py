@@ -16,6 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ..base.host_programs import rarely
+from ..base.leaves import array_of, unraveller
 from ..base.names import number_names
 from ..base.tracing import is_traced
 from ..base.types import Array, Matrix, Params, Scalar, Tree, Vector, Whole
@@ -69,6 +70,7 @@ class _Point(NamedTuple):
     """A loss in flat coordinates, with what is known of it at p."""
 
     loss: Callable
+    start: Params
     p: Vector
     back: Callable
     value: Scalar
@@ -78,11 +80,24 @@ class _Point(NamedTuple):
 
     def at(self, direction: Vector, length: Scalar | float) -> tuple[Scalar, Scalar]:
         """The loss and its derivative at the distance `length`."""
-        along = lambda s: self.loss(self.back(self.p + s * direction))
-        return jax.jvp(along, (length,), (length * 0 + 1.0,))
+        there, tangent = _moved(self.start, direction, length)
+        return jax.jvp(self.loss, (there,), (tangent,))
 
     def slopes(self, directions: Matrix | np.ndarray) -> Vector:
         return jnp.asarray(directions) @ self.gradient
+
+
+@rarely
+def _flat(p: Params, gradient: Tree, value: Scalar) -> tuple[Vector, Vector, Scalar]:
+    flat = ravel_pytree(p)[0]
+    return flat, ravel_pytree(gradient)[0], jnp.asarray(value, flat.dtype)
+
+
+@rarely
+def _moved(p: Params, direction: Vector, length: Scalar | float) -> tuple[Params, Params]:
+    """The point at the distance `length`, and the direction as a tangent."""
+    flat, back = ravel_pytree(p)
+    return back(flat + length * direction), back(direction.astype(flat.dtype))
 
 
 def around(
@@ -95,9 +110,9 @@ def around(
 ) -> Around:
     """Both sides of p along the gradient, along every parameter, and along random directions."""
     value, gradient = first
-    flat, back = ravel_pytree(p)
-    slope = ravel_pytree(gradient)[0]
-    point = _Point(loss, flat, back, jnp.asarray(value, flat.dtype), slope, rtol, finer)
+    back = unraveller(p)
+    flat, slope, number = _flat(p, gradient, value)
+    point = _Point(loss, p, flat, back, number, slope, rtol, finer)
     patterns, names = _patterns(flat.size, number_names(p, "p"))
     directions = _directions(p, slope, patterns)
     if is_traced((value, gradient)):
@@ -169,7 +184,7 @@ def _limits(point: _Numbers, directions: Matrix) -> _Limits:
 
 def _limits_of(point: _Point, directions: Matrix | np.ndarray) -> _Limits:
     numbers = _Numbers(point.value, point.rtol, point.finer, point.gradient)
-    return _limits(numbers, jnp.asarray(directions))
+    return _limits(numbers, array_of(directions))
 
 
 # -- with numbers: two points for each direction, more if they differ ------------------------------
@@ -197,7 +212,7 @@ def _looked(point: _Point, directions: np.ndarray, names: list[str]) -> Around:
 def _tried(point: _Point, direction: np.ndarray, length: float) -> tuple[float, float]:
     """The same; NaN where the loss cannot be computed."""
     try:
-        value, slope = point.at(jnp.asarray(direction), length)
+        value, slope = point.at(array_of(direction), length)
     except Exception:  # any error means that the loss has no value there
         return float("nan"), float("nan")
     return float(value), float(slope)

@@ -16,6 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ..base.host_programs import rarely
+from ..base.leaves import array_of
 from ..base.results import SolveError
 from ..base.types import Array, Flag, Params, Scalar, Tree, Vector, Whole
 from ..solution.solution import Solution
@@ -46,6 +47,7 @@ class Refinement(NamedTuple):
     excused: Flag  # steps were finer, and the gradients agree
 
 
+@rarely
 def sizes_of(p: Params) -> Vector:
     """The size of each number; for a zero the largest size in the same leaf, or one."""
     sizes = []
@@ -67,21 +69,17 @@ def refined(
     watched: Watched, p: Params, first: tuple[Scalar, Tree], sols: Sequence[Solution], traced: bool
 ) -> Refinement:
     """The gradient with finer tolerances beside the first one."""
-    value, gradient = first
-    slopes = ravel_pytree(gradient)[0]
-    steps = jnp.stack([s.stats.steps for s in sols])
-    ended = jnp.stack([s.result <= 1 for s in sols])
-    own = _Gradient(jnp.asarray(value, slopes.dtype), slopes, steps, ended)
-    rtol = jnp.max(jnp.stack([s.tolerance[0] for s in sols]))
+    own = _gradient(*first, sols)
+    rtol = _largest([s.tolerance[0] for s in sols])
     sizes = sizes_of(p)
     if traced:
         finer, far = _mapped(watched, p)
         return _compared(own, finer, far.slopes, sizes, rtol)
     found = [_computed(watched, p, factor) for factor in TIGHTER]
-    if any(v is None or v.steps.shape != steps.shape for v in found):
-        return _unknown(slopes)
+    if any(v is None or v.steps.shape != own.steps.shape for v in found):
+        return _unknown(own.slopes)
     finer = jax.tree.map(_together, *found)
-    first_look = _compared(own, finer, slopes, sizes, rtol)
+    first_look = _compared(own, finer, own.slopes, sizes, rtol)
     if int(first_look.level) == TRUSTED:
         return first_look
     far = _computed(watched, _moved(p), 1.0)
@@ -93,12 +91,26 @@ def _together(*values: Array) -> Array:
     return jnp.stack(values)
 
 
+@rarely
+def _largest(values: Sequence[Array]) -> Scalar:
+    return jnp.max(jnp.stack(values))
+
+
 def _one(watched: Watched, p: Params, factor: Scalar | float) -> _Gradient:
     with tightening(factor):
         (value, sols), gradient = jax.value_and_grad(watched, has_aux=True)(p)
-    steps = jnp.stack([s.stats.steps for s in sols])
-    ended = jnp.stack([s.result <= 1 for s in sols])
-    return _Gradient(jnp.asarray(value, jnp.float64), ravel_pytree(gradient)[0], steps, ended)
+    return _gradient(value, gradient, sols)
+
+
+def _gradient(value: Scalar, gradient: Tree, sols: Sequence[Solution]) -> _Gradient:
+    return _gathered(value, gradient, [(s.stats.steps, s.result) for s in sols])
+
+
+@rarely
+def _gathered(value: Scalar, gradient: Tree, ends: list[tuple[Whole, Whole]]) -> _Gradient:
+    steps, results = (jnp.stack(v) for v in zip(*ends, strict=True))
+    slopes = ravel_pytree(gradient)[0]
+    return _Gradient(jnp.asarray(value, jnp.float64), slopes, steps, results <= 1)
 
 
 def _computed(watched: Watched, p: Params, factor: float) -> _Gradient | None:
@@ -125,8 +137,10 @@ def _moved(p: Params) -> Any:
 
 
 def _unknown(slopes: Vector) -> Refinement:
-    none, nothing = jnp.zeros((), jnp.int32), jnp.zeros(())
-    return Refinement(none, nothing * jnp.nan, nothing, 0.0 * slopes, jnp.zeros((), bool))
+    zero = array_of(0.0)
+    return Refinement(
+        array_of(np.int32(TRUSTED)), array_of(np.nan), zero, 0.0 * slopes, array_of(False)
+    )
 
 
 @rarely
@@ -160,12 +174,12 @@ def _compared(
 
 def excused(cert: Certificate, found: Refinement) -> Certificate:
     """A certificate without doubts about steps where finer steps give the same gradient."""
-    levels = _excused(cert.levels, found.excused)
-    new = (levels, jnp.max(levels, axis=-1))
+    new = _excused(cert.levels, found.excused)
     return eqx.tree_at(lambda c: (c.levels, c.level), cert, new)
 
 
 @rarely
-def _excused(levels: Array, known: Flag) -> Array:
+def _excused(levels: Array, known: Flag) -> tuple[Array, Whole]:
     forgiven = jnp.asarray(EXCUSED) & (levels == DEGRADED) & known
-    return jnp.where(forgiven, TRUSTED, levels).astype(jnp.int32)
+    levels = jnp.where(forgiven, TRUSTED, levels).astype(jnp.int32)
+    return levels, jnp.max(levels, axis=-1)

@@ -13,14 +13,14 @@ comparing two places inside the motion.
 from __future__ import annotations
 
 import functools
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from ..base.host_programs import rarely
-from ..base.leaves import Leaves
-from ..base.types import Array, Flag, Scalar, Whole
+from ..base.leaves import Leaves, array_of
+from ..base.types import Array, Flag, Scalar, Vector, Whole
 from ..model.model import At, Model, Par
 from ..solution.solution import Solution
 from ..solution.tape import Tape
@@ -35,14 +35,26 @@ ROUNDINGS = 2.0**8  # by how many roundings of the time samples are at least awa
 Place: TypeAlias = tuple[Whole, int, Whole]  # a row, which of its ends, its place on the tape
 
 
-def jumps_at_ends(sol: Solution, change: Solution) -> Flag:
+class RowStates(NamedTuple):
+    """What a change of the parameters moves on a tape."""
+
+    tau: Vector
+    w: Leaves
+    z: Leaves
+    theta: Leaves
+
+    @classmethod
+    def of(cls, tape: Tape) -> RowStates:
+        return cls(tape.tau, tape.w, tape.z, tape.theta)
+
+
+def jumps_at_ends(sol: Solution, change: RowStates) -> Flag:
     """Whether the flow jumps at an end of a motion when parameters move; `change` is a tangent."""
     model = sol.spec.model
     if not program_of(model).size:
-        return jnp.zeros((), bool)
-    tape, moved = (jax.tree.map(jax.lax.stop_gradient, s.tape) for s in (sol, change))
-    tangent = (moved.tau, moved.w, moved.z, moved.theta)
-    return _found(model, tape, jax.tree.map(_real, tangent, (tape.tau, tape.w, tape.z, tape.theta)))
+        return array_of(False)
+    tape, moved = jax.lax.stop_gradient((sol.tape, change))
+    return _found(model, tape, jax.tree.map(_real, moved, RowStates.of(tape)))
 
 
 def _real(tangent: Array, like: Array) -> Array:
@@ -51,7 +63,7 @@ def _real(tangent: Array, like: Array) -> Array:
 
 
 @functools.partial(rarely, static_argnums=(0,))
-def _found(model: Model, tape: Tape, tangent: tuple) -> Flag:
+def _found(model: Model, tape: Tape, tangent: RowStates) -> Flag:
     curves = Curves.of(model, tape)
     first, last = _edge_rows(tape)
     reset = jnp.where(tape.reset_rows(), jnp.arange(tape.size), tape.n)
@@ -74,7 +86,7 @@ def _edge_rows(tape: Tape) -> tuple[Array, Array]:
     return first, moving & (motion < jnp.concatenate([from_here[1:], beyond]))
 
 
-def _length(tape: Tape, tangent: tuple) -> Scalar:
+def _length(tape: Tape, tangent: RowStates) -> Scalar:
     """The length along the tangent at which states change by `MOVED`."""
     used = jnp.arange(tape.size) <= tape.n
     tau, w, z, theta = tangent
@@ -90,15 +102,15 @@ def _length(tape: Tape, tangent: tuple) -> Scalar:
     return MOVED / jnp.maximum(largest, 1.0)
 
 
-def _jumps(curves: Curves, tape: Tape, tangent: tuple, size: Scalar, place: Place) -> Flag:
+def _jumps(curves: Curves, tape: Tape, tangent: RowStates, size: Scalar, place: Place) -> Flag:
     """Whether the flow jumps across an end of a motion along the tangent, or just inside of it."""
     k, end, edge = place
     rounded = ROUNDINGS * jnp.finfo(tape.tau.dtype).eps * (abs(tape.t0) + abs(tape.tau[k]))
     least = jnp.clip(rounded / jnp.abs(tape.h[k]), CLOSEST, END_DISTANCE)
     inside = lambda part: _inside(tape, k, end, jnp.maximum(part, least))
     pick = lambda leaf: jnp.take(leaf, edge, axis=0, mode="clip")
-    step, here = jax.tree.map(pick, tangent[:3]), inside(INWARD * MOVED)
-    sides = [_moved(curves, here, step, tangent[3], s * size) for s in (-1.0, 1.0)]
+    step, here = jax.tree.map(pick, tuple(tangent[:3])), inside(INWARD * MOVED)
+    sides = [_moved(curves, here, step, tangent.theta, s * size) for s in (-1.0, 1.0)]
     across = _differ(curves, here, [there.run(state) for there, state in sides])
     spots = [inside(CLOSEST), inside(END_DISTANCE)]
     return across | _differ(curves, spots[1], [curves.run(state) for state in spots])

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.host_programs import rarely
-from ..base.leaves import precise
+from ..base.leaves import array_of, precise
 from ..base.names import entry_name
 from ..base.results import Result
 from ..base.tracing import is_traced
@@ -162,22 +162,24 @@ def certificate(sol: Solution) -> Certificate:
     )
     if not traced:
         count = int(np.sum(np.asarray(events.valid)))
-        events = jax.tree.map(lambda v: jnp.asarray(np.asarray(v)[:count]), events)
+        events = jax.tree.map(lambda v: array_of(np.asarray(v)[:count]), events)
     names, labels = _names(sol)
-    level, between, to_save, to_end = _summary(found, levels)
+    level, between, to_save, to_end, floor = _summary(found, levels, most)
     return Certificate(
         sol.result, level, levels, events, guards, found.margins, between, to_save, to_end,
-        most, EPS * most, equations.condition, equations.drift, grown.dot, grown.shift, sol,
+        most, floor, equations.condition, equations.drift, grown.dot, grown.shift, sol,
         kinks, names, labels,
     )  # fmt: skip
 
 
 @rarely
-def _summary(found: Measured, levels: Array) -> tuple[Whole, Scalar, Scalar, Scalar]:
-    """The level, and the shortest times between events, to a save time, and to the end."""
+def _summary(
+    found: Measured, levels: Array, most: Scalar
+) -> tuple[Whole, Scalar, Scalar, Scalar, Scalar]:
+    """The level; the shortest times between events, to a save time, and to the end; rounding."""
     margins = found.margins
     between, to_save = jnp.min(margins.order, initial=INF), jnp.min(jnp.abs(found.saves))
-    return jnp.max(levels), between, to_save, margins.end[0]
+    return jnp.max(levels), between, to_save, margins.end[0], EPS * most
 
 
 def _kinks(sol: Solution, kinks: tuple[Kink, ...], traced: bool) -> tuple[Flag, Scalar]:
@@ -185,7 +187,7 @@ def _kinks(sol: Solution, kinks: tuple[Kink, ...], traced: bool) -> tuple[Flag, 
     if traced:
         return passed(sol.spec.model, sol.tape)
     jump = np.nanmax([k.jump for k in kinks] + [0.0])  # NaN: not known
-    return jnp.asarray(bool(kinks)), jnp.asarray(jump)
+    return array_of(bool(kinks)), array_of(jump)
 
 
 def _names(sol: Solution) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -362,11 +364,11 @@ def _simultaneous(sol: Solution, found: Measured, events: EventTrust) -> Whole:
         return _level(jnp.zeros((), bool), jnp.any(close))  # whether they commute is not known
     gap, rooted = np.asarray(gap), np.asarray(rooted)
     if np.all(np.isposinf(gap)):
-        return jnp.zeros((), jnp.int32)
-    late = float(jnp.max(_late(sol, events), initial=0.0))
+        return array_of(np.int32(TRUSTED))
+    late = float(np.max(np.asarray(_late(sol, events)), initial=0.0))
     places = np.flatnonzero(rooted)
     for k in np.flatnonzero(rooted[:-1] & ~(gap > late)):
         before = places[places < k]
         if before.size and not commute(sol, int(before[-1]), int(k)):
-            return jnp.full((), UNTRUSTED, jnp.int32)
-    return jnp.zeros((), jnp.int32)
+            return array_of(np.int32(UNTRUSTED))
+    return array_of(np.int32(TRUSTED))
