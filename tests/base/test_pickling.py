@@ -83,7 +83,7 @@ def test_a_batch_is_pickled_and_a_batch_of_batches_is_refused():
     end = lambda g: solve(BALL, START, {**P, "g": g}, 0.3)
     row = jax.vmap(end)(grid[0])
     np.testing.assert_array_equal(pickled(row).final.x["h"], row.final.x["h"])
-    with pytest.raises(ValueError, match=r"pickle: a batch of shape \(2, 2\); one axis"):
+    with pytest.raises(ValueError, match=r"batch of shape \(2, 2\), but at most one"):
         pickle.dumps(jax.vmap(jax.vmap(end))(grid))
 
 
@@ -242,7 +242,8 @@ def test_a_network_with_its_activation_is_certified(activation):
     system = HybridSystem(lambda now, p: p(now.x[None])[0])
     loss = lambda p: solve(system, Instant(t=0.0, x=1.0), p, 0.25).final.x
     found = saltus.certify(loss, net)
-    assert found.verdict in ("TRUSTED", "DEGRADED")
+    kinked = activation is jax.nn.relu  # at t = 0.0026: finer steps change one weight's derivative
+    assert found.trusted != kinked and ("hidden kink" in "".join(found.reasons)) == kinked
     direct = eqx.filter_grad(loss)(net)
     np.testing.assert_allclose(found.gradient.layers[0].weight, direct.layers[0].weight)
 

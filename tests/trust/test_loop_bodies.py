@@ -17,7 +17,7 @@ STEPS = {
         jax.lax.map(lambda v: jnp.where(v > p, 1.0, 0.0), jnp.stack([x, x]))
     ),
     "while": lambda x, p: jax.lax.while_loop(
-        lambda s: s[0] < 2, lambda s: (s[0] + 1, s[1] + 0.5 * jnp.floor(x + 1 - p)), (0, 0.0)
+        lambda s: s[0] < 2, lambda s: (s[0] + 1, s[1] + 0.5 * jnp.floor(jnp.exp2(x - p))), (0, 0.0)
     )[1],
     "cond": lambda x, p: jax.lax.cond(x > p, lambda: 1.0, lambda: 0.0),
     "inside of a branch": lambda x, p: jax.lax.cond(
@@ -26,7 +26,9 @@ STEPS = {
     "a loop in a loop": lambda x, p: jax.lax.fori_loop(
         0,
         2,
-        lambda i, c: jax.lax.cond(i > 0, lambda v: v + jnp.round(x - p + 0.5), lambda v: v, c),
+        lambda i, c: jax.lax.cond(
+            i > 0, lambda v: v + jnp.round(0.5 * jnp.exp2(x - p)), lambda v: v, c
+        ),
         0.0,
     ),
     "argmax": lambda x, p: jax.lax.map(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
 from ..base.leaves import frozen
 from ..base.results import Result
-from ..base.types import Number, Params
+from ..base.types import Flag, Number, Params, Scalar
 from ..methods import Dopri8, Method, Radau5
 from ..solution.solution import Solution, failure
 from ..solver.solving import solve
@@ -98,6 +99,28 @@ def find_event(system: HybridSystem, name: str) -> Event | TimeEvent:
     )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Waiting:
+    """When an event is active: as before, but not until a time."""
+
+    until: Scalar
+    own: Callable | None
+    changes_at_events: ClassVar[bool] = True  # at ARMING_EVENT
+
+    def __call__(self, now: Instant, p: Params) -> Flag:
+        return (now.t > self.until) & (True if self.own is None else self.own(now, p))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Once:
+    """The time of an event, whatever the state."""
+
+    time: Scalar
+
+    def __call__(self, now: Instant, p: Params) -> Scalar:
+        return self.time
+
+
 def stopping(system: HybridSystem, name: str, t0: float, wait: float) -> HybridSystem:
     """The system that stops at the next firing of an event, not at the one it starts from.
 
@@ -108,12 +131,10 @@ def stopping(system: HybridSystem, name: str, t0: float, wait: float) -> HybridS
     if isinstance(event, TimeEvent):
         ends = (dataclasses.replace(event, terminal=True),)
     else:
-        own, due, soon = event.active, jnp.asarray(t0 + wait), jnp.asarray(t0 + 0.5 * wait)
-        active: Any = lambda now, p: (now.t > soon) & (True if own is None else own(now, p))
-        active.changes_at_events = True  # at ARMING_EVENT
-        when = "edge" if own is None else event.when
+        active = _Waiting(jnp.asarray(t0 + 0.5 * wait), event.active)
+        when = "edge" if event.active is None else event.when
         stop = dataclasses.replace(event, terminal=True, active=active, when=when)
-        ends = (stop, TimeEvent(ARMING_EVENT, next_time=lambda now, p: due))
+        ends = (stop, TimeEvent(ARMING_EVENT, next_time=_Once(jnp.asarray(t0 + wait))))
     place = system.events.index(event)
     events = (*system.events[:place], ends[0], *system.events[place + 1 :], *ends[1:])
     return dataclasses.replace(system, events=events)

@@ -96,7 +96,8 @@ def adjoint_sweep(*args: Array, sweep: Sweep) -> list[Array]:
         ends = given.states.with_values(ends).broadcast(shape)
     carry = (lam, mu, carried(sweep.spec, tuple(ends)))
     lam, mu, _ = jax.lax.while_loop(lambda s: s[0].items > 0, body, (end, carry))[1]
-    first = [v[0] for v in given.row_cotangents.values]
+    of_first = given.row_cotangents.with_values(v[0] for v in given.row_cotangents.values)
+    first = of_first.broadcast(shape)
     return [*(add(lam, first) if first else lam), *mu]
 
 

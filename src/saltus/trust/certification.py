@@ -77,9 +77,11 @@ class LossCertificate(Portable, Judged, eqx.Module):
             found.append(JUMPS_AT_ENDS)
         if self.bends and not explained:
             found.append(ONE_SIDE if all(b.undefined for b in self.bends) else BENDS)
-        if int(self.loose) > 0:
-            found.append(LOOSE)
-        return tuple(dict.fromkeys([*found, *(r for c in ordered for r in c.reasons)]))
+        own = [r for c in ordered for r in c.reasons]
+        loose = [LOOSE] if int(self.loose) > 0 else []
+        if any(c.kinks or int(c.level) == 2 for c in ordered):  # the cause, then what it does
+            return tuple(dict.fromkeys([*found, *own, *loose]))
+        return tuple(dict.fromkeys([*found, *loose, *own]))
 
     @property
     def signature(self) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ CROSSINGS_PER_LINE = 8  # that are examined, at most
 ROW_PLACES = (0.2, 0.4, 0.6, 0.8)  # places in every row
 SPAN_PLACES = 512  # in the whole span
 HALVINGS = 45
+JUST_BEYOND = 2.0**-40, 2.0**-44  # of the row, and of the time
 RESULT_ROUNDING = 1e-12  # results that differ by less, relative to the flow's size, are the same
 SMALLEST_JUMP = 1e-7  # relative to the flow: a smaller one is a bend
 MOST_ALGEBRAIC_STATES = 300  # with more, the jump at a kink is not computed
@@ -251,16 +252,24 @@ class _Bracket(NamedTuple):
 
 
 def _located(curves: Curves, spot: _Spot, own: Array, halvings: int) -> _Bracket:
-    """Where the first outcome of a line changes before a spot, by bisection."""
+    """Where the first outcome of a line changes before a spot, by bisection.
+
+    The last look is just beyond: at the place itself, `sign` has an outcome of its own."""
+    start, end = curves.ends(spot.row)
+    time = jnp.abs(curves.par.t0) + jnp.abs(end.tau)
+    length = jnp.maximum(jnp.abs(end.tau - start.tau), jnp.finfo(time.dtype).tiny)
+    beyond = JUST_BEYOND[0] + JUST_BEYOND[1] * time / length
 
     def look(j: Whole, s: _Bracket) -> _Bracket:
         part = jnp.where(j == 0, 0.0, jnp.where(j == 1, spot.part, 0.5 * (s.low + s.high)))
+        last = j == 2 + halvings
+        part = jnp.where(last, jnp.minimum(s.high + beyond, spot.part), part)
         run = curves.run(curves.along(spot.row, part))
         here, inside = run.outcomes, j > 1
         passed = inside & jnp.any(s.changed(own) & (here != s.old))
         return _Bracket(
-            jnp.where(inside & ~passed, part, s.low),
-            jnp.where(passed, part, s.high),
+            jnp.where(inside & ~passed & ~last, part, s.low),
+            jnp.where(passed & ~last, part, s.high),
             jnp.where(passed | (j == 1), here, s.beyond),
             jnp.where(j == 0, here, s.old),
             jnp.where(j == 1, here, s.new),
@@ -270,7 +279,7 @@ def _located(curves: Curves, spot: _Spot, own: Array, halvings: int) -> _Bracket
     blank = jnp.zeros(own.shape)
     ends = (jnp.zeros(()), spot.part * jnp.ones(()))
     first = _Bracket(*ends, blank, blank, blank, jnp.zeros(own.shape, bool))
-    return jax.lax.fori_loop(0, 2 + halvings, look, first)
+    return jax.lax.fori_loop(0, 3 + halvings if halvings else 2, look, first)
 
 
 def _judged(curves: Curves, spot: _Spot, line: Whole, halvings: int = HALVINGS) -> _Found:
