@@ -60,7 +60,7 @@ class Work:
         `status(state, size)` says whether there is more to do, and whether the tape is full.
         """
         size, base, fresh, reels = self.size, 0, True, []
-        begun, state = self._first(args, shape)
+        begun, state = self.first(args, shape)
         structure, flat = self._blank(state, shape, size)
         with Passes(self.rates, shape) as passes:
             while True:
@@ -100,7 +100,7 @@ class Work:
         structure, flat = self._blank(state, shape, size)
         if flat:
             return jax.tree.unflatten(structure, flat)[1]
-        return _zeros(jax.eval_shape(functools.partial(self.room, size=size), state))
+        return zeros(jax.eval_shape(functools.partial(self.room, size=size), state))
 
     def _tape(self, shape: Hashable, state: Tree, reels: list[Tree], last: Tree) -> Tree:
         """All reels as one tape, if possible of a length that was used before."""
@@ -120,11 +120,11 @@ class Work:
         known.add(min(near, default=length))
         return min(near, default=length)
 
-    def _first(self, args: Sequence[Array], shape: Hashable) -> tuple[ClosedJaxpr, Tree]:
+    def first(self, args: Sequence[Any], shape: Hashable) -> tuple[ClosedJaxpr, Tree]:
         """The opening as a program, and zeros with the shapes of its result."""
         if shape not in self._begun:
             closed, state = jax.make_jaxpr(self.opening, return_shape=True)(*args)
-            self._begun[shape] = closed, _zeros(state)
+            self._begun[shape] = closed, zeros(state)
         return self._begun[shape]
 
     def _blank(self, state: Tree, shape: Hashable, size: int) -> tuple[Treedef, list[Array]]:
@@ -133,7 +133,7 @@ class Work:
             tape = jax.eval_shape(functools.partial(self.room, size=size), state)
             flat, structure = jax.tree.flatten((state, tape))
             small = sum(v.size * v.dtype.itemsize for v in flat) < MAX_PASSED_BYTES
-            self._empty[shape, size] = structure, _zeros(flat) if small else []
+            self._empty[shape, size] = structure, zeros(flat) if small else []
         return self._empty[shape, size]
 
     def _program(
@@ -142,11 +142,11 @@ class Work:
         """The pass over a reel of this size; a `bare` one makes its first state and reel itself."""
         key = (shape, size, bare)
         if key not in self._programs:
-            flat = functools.partial(self._pass, begun, structure, size if bare else None)
+            flat = functools.partial(self.one_pass, begun, structure, size if bare else None)
             self._programs[key] = Program(always_compiled(one_kernel(flat, self.platform)))
         return self._programs[key]
 
-    def _pass(
+    def one_pass(
         self, begun: ClosedJaxpr, structure: Treedef, bare: int | None,
         limit: Whole, fresh: Flag, base: Whole, *given: Array,
     ) -> list[Array]:  # fmt: skip
@@ -173,6 +173,8 @@ class Program:
     def __init__(self, call: Callable[..., list[Array]]):
         self.call = call
         self.compiled = False
+        self.compile_seconds = 0.0
+        self.seconds = 0.0  # of all passes but the first, which only compiles
 
     def timed(self, limit: int, fresh: bool, base: int, given: list) -> tuple[list, int, float]:
         """The results of at most `limit` iterations, how many there were, and the seconds taken."""
@@ -207,7 +209,10 @@ class Passes:
         """One pass; it has no iterations if it still has to be compiled."""
         limit = self._limit() if program.compiled else 0
         results, count, seconds = program.timed(limit, fresh, base, given)
-        program.compiled = True
+        if program.compiled:
+            program.seconds += seconds
+        else:
+            program.compiled, program.compile_seconds = True, seconds
         if count:
             self._learn(seconds, seconds / count)
         return results
@@ -261,7 +266,9 @@ def _flag(value: bool) -> Flag:
     return jax.device_put(np.asarray(value, bool))
 
 
-def _zeros(tree: Tree) -> Tree:
+def zeros(tree: Tree) -> Tree:
+    """Arrays of these shapes, without compiling anything."""
+
     def one(v: jax.ShapeDtypeStruct) -> Array:
         plain = isinstance(v.dtype, np.dtype)  # false for random keys
         return jax.device_put(np.zeros(v.shape, v.dtype)) if plain else jnp.zeros(v.shape, v.dtype)

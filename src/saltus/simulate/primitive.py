@@ -13,6 +13,7 @@ from jax import core
 from jax.extend.core import Primitive
 
 from ..base.batching import Level, add_level, lane_shape, nest
+from ..base.in_turn import WorkInTurn
 from ..base.jax_names import under_jit
 from ..base.kernel import compiled_kernel, platform_of, register
 from ..base.results import Result
@@ -121,6 +122,22 @@ def _work(run: Run, platform: str, first: int) -> Work:
     )
 
 
+@functools.lru_cache(maxsize=256)
+def _work_in_turn(run: Run, platform: str, first: int) -> WorkInTurn:
+    *inner, outer = run.levels
+    return WorkInTurn(_work(run._replace(levels=tuple(inner)), platform, first), outer)
+
+
+def _work_for(run: Run, args: Sequence[Array], lanes: tuple[int, ...]) -> Work:
+    """For lanes in turn, until a program for all of them side by side pays."""
+    where = platform_of(args), _first_capacity(run, args)
+    if run.levels and where[0] == "cpu":
+        in_turn = _work_in_turn(run, *where)
+        if in_turn.budget.suffices(lanes[0]):
+            return in_turn
+    return _work(run, *where)
+
+
 def _status(carry: Carry, size: int) -> tuple[bool, bool]:
     running = np.asarray(carry.code) == int(Result.running)
     full = np.asarray(carry.counts.rows) >= size
@@ -131,9 +148,9 @@ def _impl(*args: Array, run: Run) -> list[Array]:
     """Pass after pass until every lane has stopped, with as many reels of tape as needed."""
     if not run.grows:
         return _fixed(*args, run=run)
-    first = _first_capacity(run, args)
-    work = _work(run._replace(capacity=0), platform_of(args), first)
-    carry, rows, by_hand = work.complete(args, _lanes(args, run.levels), _status)
+    lanes = _lanes(args, run.levels)
+    work = _work_for(run._replace(capacity=0), args, lanes)
+    carry, rows, by_hand = work.complete(args, lanes, _status)
     return jax.tree.leaves(_outcome(_stopped(run, carry) if by_hand else carry, rows))
 
 

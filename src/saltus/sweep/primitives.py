@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad
 
 from ..base.batching import add_level
+from ..base.in_turn import Kernel, in_turn
 from ..base.kernel import register
 from ..base.leaves import dense
 from ..base.results import ReverseOverReverse
@@ -241,10 +243,32 @@ def _define(primitive: Primitive, rules: _Rules) -> None:
         out = primitive.bind(*moved, sweep=sweep._replace(levels=(*sweep.levels, level)))
         return out, rules.result_dims(sweep)
 
+    def each(*args: Array, sweep: Sweep) -> list[Array]:
+        """One lane after the other."""
+        *inner, outer = sweep.levels
+        one = sweep._replace(levels=tuple(inner))
+        rows = rules.row_flags(sweep)
+        axes = [int(row) if has else None for row, has in zip(rows, outer, strict=True)]
+        return in_turn(functools.partial(rules.run, sweep=one), axes, rules.result_dims(one))(*args)
+
+    kernel = Kernel(each, rules.run)
+
+    def impl(*args: Array, sweep: Sweep) -> list[Array]:
+        return kernel(_lanes_of_rows(sweep, args), *args, sweep=sweep)
+
     register(
         primitive, rules.run, abstract,
-        batch=batch, jvp=rules.jvp, transpose=rules.transpose, kernel=True,
+        batch=batch, jvp=rules.jvp, transpose=rules.transpose, impl=impl, kernel=True,
     )  # fmt: skip
+
+
+def _lanes_of_rows(sweep: Sweep, args: Sequence[Array]) -> int | None:
+    """How many elements the outermost level has, if each has rows of its own."""
+    states, rows, *_ = sweep.recorded_sizes()
+    number = states + rows  # the place of the number of rows among the arguments
+    if not sweep.levels or not sweep.levels[-1][number]:
+        return None
+    return args[number].shape[0]
 
 
 def _tangent_dims(sweep: Sweep) -> list[int]:
