@@ -53,7 +53,7 @@ PAIRS = [
 def final(name: str, method: str) -> saltus.Instant:
     case = ivp(name)
     stepper = getattr(saltus, method)(rtol=RTOL, atol=case.atol)
-    sol = saltus.solve(case.system, case.start, None, case.end, method=stepper, max_steps=400_000)
+    sol = saltus.solve(case.system, case.start, None, case.end, method=stepper, max_steps=1_000_000)
     return sol.final
 
 

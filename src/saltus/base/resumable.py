@@ -21,7 +21,7 @@ from .types import Array, ClosedJaxpr, Flag, Tree, Treedef, Whole
 PASS_SECONDS = 0.5  # the time that a pass should take
 TRIAL_ITERATIONS = 8  # of the first pass, whose time determines the length of the second
 MIN_TIMED_SECONDS = 0.02  # the time of a shorter pass is mostly overhead
-MAX_PASSED_BYTES = 2**20  # a larger reel is made inside the program that fills it
+MAX_PASSED_BYTES = 2**20  # larger empty reels are not kept
 MAX_REEL_ENTRIES = 2**14  # of a long reel
 MAX_REEL_BYTES = 2**24  # of a long reel
 
@@ -62,6 +62,8 @@ class Work:
         size, base, fresh, reels = self.size, 0, True, []
         begun, state = self.first(args, shape)
         structure, flat = self._blank(state, shape, size)
+        if not flat and not self._bare_pays(shape, size):
+            flat = zeros(jax.tree.leaves((state, self._reel_shapes(state, size))))
         with Passes(self.rates, shape) as passes:
             while True:
                 try:
@@ -100,7 +102,15 @@ class Work:
         structure, flat = self._blank(state, shape, size)
         if flat:
             return jax.tree.unflatten(structure, flat)[1]
-        return zeros(jax.eval_shape(functools.partial(self.room, size=size), state))
+        return zeros(self._reel_shapes(state, size))
+
+    def _reel_shapes(self, state: Tree, size: int) -> Tree:
+        return jax.eval_shape(functools.partial(self.room, size=size), state)
+
+    def _bare_pays(self, shape: Hashable, size: int) -> bool:
+        """Whether a program that makes a large reel itself, not to copy it, is worth compiling."""
+        usual = self._programs.get((shape, size, False))
+        return usual is not None and usual.seconds > usual.compile_seconds
 
     def _tape(self, shape: Hashable, state: Tree, reels: list[Tree], last: Tree) -> Tree:
         """All reels as one tape, if possible of a length that was used before."""
@@ -130,8 +140,7 @@ class Work:
     def _blank(self, state: Tree, shape: Hashable, size: int) -> tuple[Treedef, list[Array]]:
         """The structure of a state and a reel, and their leaves unless they are large."""
         if (shape, size) not in self._empty:
-            tape = jax.eval_shape(functools.partial(self.room, size=size), state)
-            flat, structure = jax.tree.flatten((state, tape))
+            flat, structure = jax.tree.flatten((state, self._reel_shapes(state, size)))
             small = sum(v.size * v.dtype.itemsize for v in flat) < MAX_PASSED_BYTES
             self._empty[shape, size] = structure, zeros(flat) if small else []
         return self._empty[shape, size]

@@ -27,6 +27,7 @@ from .tape_buffer import blank_rows
 FIRST_CAPACITY = 1024  # rows of the first reel, enough for most solves
 MIN_CAPACITY = 64  # rows of the first reel if they are large, as with many lanes
 MAX_FIRST_BYTES = 2**18  # of the first reel, unless the model takes long to compile
+MAX_FIRST_BYTES_OF_LANES = 3 * 2**24  # with lanes, whose programs take long to compile
 
 simulate_p = Primitive("saltus_simulate")
 simulate_p.multiple_results = True
@@ -104,7 +105,8 @@ def _first_capacity(run: Run, args: Sequence[Array]) -> int:
     row_bytes = sum(v.size * v.dtype.itemsize for v in jax.tree.leaves(rows))
     capacity = FIRST_CAPACITY
     if run.spec.model.light:
-        while capacity > MIN_CAPACITY and capacity * row_bytes > MAX_FIRST_BYTES:
+        most = MAX_FIRST_BYTES_OF_LANES if run.levels else MAX_FIRST_BYTES
+        while capacity > MIN_CAPACITY and capacity * row_bytes > most:
             capacity //= 4
     return capacity
 
