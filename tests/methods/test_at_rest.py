@@ -287,3 +287,15 @@ def test_a_stiff_motion_takes_hardly_more_steps_for_components_that_rest_now_and
     start = Instant(t=0.0, x={"x": 2.0, "v": 0.0})
     sol = solve(oscillator, start, 1000.0, 2000.0, method=saltus.Rodas5P())
     assert int(sol.stats.steps) < 1030
+
+
+@every_method("Tsit5", "Rodas5P")
+def test_a_model_that_rests_on_a_kink_takes_the_steps_of_its_motion(name):
+    """The slope of the flow jumps with every small move: tangents once took 30,000 steps here."""
+
+    def flow(now, p):
+        return p - now.x - 5 * jnp.maximum(now.x - 1 - 1e-10 * jnp.sin(40 * now.t), 0.0)
+
+    start = Instant(t=0.0, x=1.0)
+    sol = solve(HybridSystem(flow), start, 1.0, 100.0, method=METHODS[name])
+    assert sol.stats.steps < 500 and abs(sol.final.x - 1) < 1e-8

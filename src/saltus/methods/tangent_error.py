@@ -32,6 +32,8 @@ SMALLEST_RTOL = 3e-12  # a smaller one means that only `atol` was given
 DEFAULT_RTOL = 1e-8  # for tangents, if only `atol` was given
 MAX_PUSH = 1e-3  # most that parameters change a new tangent in its first step, in its units
 EXACT_DEGREE = 4  # of polynomials in time that every method integrates exactly
+MAX_VAIN_TESTS = 50.0  # more rejections than a part of the steps, after which tangents are given up
+VAIN_PART = 0.3  # of the steps with a tangent may be rejected because of it
 
 
 class Phase(enum.IntEnum):
@@ -46,7 +48,7 @@ class Phase(enum.IntEnum):
 class Tangent(NamedTuple):
     """A tangent of the moving leaves, in one vector, because loops copy every leaf they carry."""
 
-    numbers: Vector  # its scaled error over the step, the part of its push (`gentle`), its entries
+    numbers: Vector  # its scaled error over a step, the part of its push, vain tests, its entries
     seen: Scalar  # the length of the last step in which all components moved
     phase: Whole
 
@@ -59,14 +61,25 @@ class Tangent(NamedTuple):
         return self.numbers[1]
 
     @property
+    def vain(self) -> Scalar:
+        """How many more steps were rejected because of it than may be."""
+        return self.numbers[2]
+
+    @property
     def entries(self) -> Vector:
         """The tangent as one vector, at the end of the step over which `error` is."""
-        return self.numbers[2:]
+        return self.numbers[NAMED_NUMBERS:]
 
 
-def packed(error: Scalar, push: Scalar, seen: Scalar, u: Vector, phase: Whole) -> Tangent:
-    first = jnp.stack([error, push]).astype(jnp.float64)
-    return Tangent(jnp.concatenate([first, u]), seen, jnp.asarray(phase, jnp.int32))
+NAMED_NUMBERS = 3  # before the entries
+
+
+def tested(old: Tangent, error: Scalar, push: Scalar, u: Vector, fits: Flag) -> Tangent:
+    """The tangent after its error over a step was estimated, at the end of the step if it fits."""
+    vain = jnp.where(fits, jnp.maximum(old.vain - VAIN_PART, 0.0), old.vain + 1.0)
+    first = jnp.stack([jnp.minimum(error, 1.0), push, vain]).astype(jnp.float64)
+    phase = jnp.where(fits, Phase.FITS, Phase.WAITS).astype(jnp.int32)
+    return Tangent(jnp.concatenate([first, u]), old.seen, phase)
 
 
 def flat(leaves: Sequence[Array]) -> Vector:
@@ -91,7 +104,7 @@ def unborn(model: Model) -> Tangent | tuple[()]:
     if plain(model):
         return ()
     size = sum(v.size for v in model.flow_fn.traced.outputs)
-    numbers, phase = jnp.zeros((2 + size,)), jnp.full((), Phase.NEW, jnp.int32)
+    numbers, phase = jnp.zeros((NAMED_NUMBERS + size,)), jnp.full((), Phase.NEW, jnp.int32)
     return Tangent(numbers, seen=jnp.zeros(()), phase=phase)
 
 
@@ -105,9 +118,11 @@ def renewed(tangent: Tangent | tuple[()]) -> Tangent | tuple[()]:
 def asked(tangent: Tangent, blind: Flag, h: Scalar) -> Flag:
     """Whether the error of the tangent over a step, `blind` or not, must be known first.
 
-    Not if the step is no longer than one in which all components moved, and the tangent is off."""
+    Not if the step is no longer than one in which all components moved, and the tangent is off.
+    Where the linearised flow jumps, as at a kink on which a model rests, shorter steps do not make
+    its error smaller: after many tests in vain, there are no more."""
     new = blind & (tangent.phase != Phase.FITS) & (h > tangent.seen)
-    return (tangent.phase == Phase.WAITS) | new
+    return ((tangent.phase == Phase.WAITS) | new) & (tangent.vain <= MAX_VAIN_TESTS)
 
 
 def counted(tangent: Tangent) -> Scalar:

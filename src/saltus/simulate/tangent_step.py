@@ -12,7 +12,7 @@ from ..base.types import Flag, Scalar
 from ..methods.linearised_flow import travelled
 from ..methods.method import Goal, scales
 from ..methods.step_control import PI
-from ..methods.tangent_error import Phase, Tangent, dropped, flat, packed, relative
+from ..methods.tangent_error import Tangent, dropped, flat, relative, tested
 from ..model.model import At, Par
 from .guards import sigma
 from .record import Carry, Knobs, Spec
@@ -40,8 +40,7 @@ def travel(
     fits = (error <= 1.0) | (h <= SHORTEST_STEP * jnp.abs(par.t1 - par.t0))
     log_error = jnp.log(jnp.maximum(error, 1e-300))
     factor = PI(*knobs.control).factor(log_error, c.error, stepper.error_order)
-    phase = jnp.where(fits, Phase.FITS, Phase.WAITS)
-    tangent = packed(jnp.minimum(error, 1.0), push, c.tangent.seen, jnp.where(fits, end, u), phase)
+    tangent = tested(c.tangent, error, push, jnp.where(fits, end, u), fits)
     return tangent, jnp.where(fits, c.h, jnp.minimum(factor, 0.9) * h)
 
 
