@@ -9,7 +9,7 @@ import pytest
 
 import saltus
 from saltus import Event, HybridSystem, Instant, solve
-from saltus.base import in_turn
+from saltus.base import in_turn, resumable
 from saltus.base.in_turn import Budget
 
 BOUNCE = Event(
@@ -74,3 +74,18 @@ def test_a_budget_ends_when_the_other_program_would_have_paid():
     assert budget.suffices(10**6) and not budget.suffices(10**7)  # 1e-5 s each, 16 s in all
     budget.seconds = 17.0
     assert not budget.suffices(1)
+
+
+def test_a_large_tape_needs_no_second_program(monkeypatch):
+    """Large reels used to be made by a first program, and to be filled further by a second one."""
+    made = []
+
+    class Counted(resumable.Program):
+        def __init__(self, call):
+            made.append(self)
+            super().__init__(call)
+
+    monkeypatch.setattr(resumable, "Program", Counted)
+    every = jax.vmap(lambda g: loss(ball(), method=saltus.Dopri8())({"g": g, "e": 0.8}))
+    every(jnp.linspace(9.0, 10.0, 2000))
+    assert len(made) == 1
